@@ -8,9 +8,7 @@ from importlib import metadata
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
-
-ENTRY_POINTS = "rollout_trace.integrations"
-"""The entry point group. Each entry point names an ``About``."""
+from rollout_trace.process.hooks import ENTRY_POINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +23,11 @@ class About:
     """Name of the framework's distribution, as in ``pip install``."""
     tested: tuple[str, str]
     """The oldest and the newest release that the integration's tests ran with. ``("1.0", "1.8")`` includes 1.8.1."""
+    module: str | None = None
+    """The framework's package, with whose import ``rt.instrument(hooks=True)`` calls ``start``."""
+    start: str | None = None
+    """``MODULE:FUNCTION`` of the integration: it records every run in this process from then on, and returns a function
+    that ends this. None: the integration has no hook for a whole process."""
 
 
 @document_fields

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rollout_trace.process import children, options
+from rollout_trace.process import hooks as hooks_module
 from rollout_trace.process import threads as threads_module
 from rollout_trace.process.environment import mark_environment
 from rollout_trace.process.frameworks import FRAMEWORKS
@@ -64,6 +65,7 @@ def instrument(
     engine: EngineName | Engine | Mapping[str, EngineName | Engine | None] | None = None,
     threads: bool = True,
     http: bool = True,
+    hooks: bool = False,
 ) -> Instrumentation:
     """Records the model calls of every client in this process, until it is undone.
 
@@ -83,6 +85,8 @@ def instrument(
             started or submitted. Nothing else of the context is carried.
         http: requests of httpx, httpx2, aiohttp and requests are recorded too, where no SDK that is recorded makes
             them, and path and body are those of a generation call: those of google-genai, for one.
+        hooks: the hooks of all installed integrations are started, each when its framework is imported: every agent of
+            these frameworks is recorded with its name, its tools and its sub-agents. ``rollout-trace run`` does it.
 
     Returns:
         A handle: ``handle.undo()``, or ``with rt.instrument(): ...``, puts everything back.
@@ -91,8 +95,10 @@ def instrument(
         ValueError: an engine is unknown.
         TypeError: ``engine`` is of another type, or an option is neither True nor False.
     """
-    for name, value in (("threads", threads), ("http", http)):
+    for name, value in (("threads", threads), ("http", http), ("hooks", hooks)):
         if not isinstance(value, bool):
             raise TypeError(f"rt.instrument({name}={value!r:.80}): expected True or False.")
     parts = [_SDKS, _FRAMEWORKS] + [_HTTP] * http + [_THREADS] * threads + [_CHILDREN]
+    if hooks:
+        parts.append(hooks_module.part())
     return Instrumentation(Options(engine), parts)

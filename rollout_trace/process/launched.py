@@ -53,7 +53,8 @@ def start(ends_process: bool = False) -> None:
     tally.start()
     program.start()
     exits.watch()
-    instrument(engine=_engine(), threads=True, http=True)
+    # In the children of a process that has called `rt.instrument()`, nobody has asked for hooks.
+    instrument(engine=_engine(), threads=True, http=True, hooks="ROLLOUT_TRACE_FIRST" in os.environ)
 
 
 def end() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +21,11 @@ from rollout_trace.record.state import log_of, state_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+INTERRUPTED = "interrupted"
+"""``stop_reason`` of a run that waits, for a person or for a result from elsewhere, and may go on in another one."""
+_WAITS_FOR = "waits_for"
+_CONVERSATION = "conversation_id"
+
 
 class AgentFrame(Frame):
     """One run of an agent.
@@ -30,7 +35,12 @@ class AgentFrame(Frame):
     """
 
     def __init__(
-        self, name: str | None, *, parent: Frame | None = None, metadata: Mapping[str, Any] | None = None
+        self,
+        name: str | None,
+        *,
+        parent: Frame | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        conversation: object = None,
     ) -> None:
         """Begins the frame of an agent run.
 
@@ -38,6 +48,9 @@ class AgentFrame(Frame):
             name: of the agent.
             parent: the enclosing frame; by default the active one of this context.
             metadata: for the ``metadata`` of the trajectory, if the frame opens one.
+            conversation: the framework's id of the thread, session or conversation that the run is a part of; None or
+                empty without one. Runs that go on with each other share it, also in other processes: it is
+                ``metadata["conversation_id"]`` of the trajectory that the run is recorded in.
         """
         super().__init__(parent, name)
         self._outer = self.trajectory
@@ -47,7 +60,29 @@ class AgentFrame(Frame):
             lifecycle.begin(self.trajectory, self._outer)
             # Metadata that a trajectory refuses (two keys that are one in JSON, say) must not cost the recording.
             guard.run_all("metadata", partial(_set_metadata, self.trajectory, metadata))
+        elif self.trajectory is not None and self.trajectory.stop_reason == INTERRUPTED:
+            # The run that was interrupted goes on in the same block.
+            self.trajectory.stop_reason = None
+            guard.run_all("metadata", partial(_add_metadata, self.trajectory, _WAITS_FOR, None))
+        if conversation:
+            guard.run_all("metadata", partial(_add_metadata, self.trajectory, _CONVERSATION, str(conversation)))
         self._enlist()
+
+    def interrupt(self, waits_for: Sequence[Any]) -> None:
+        """Notes that the run ends because it waits: for an approval, an answer, a result that comes from elsewhere.
+
+        Its trajectory gets the ``stop_reason`` ``interrupted``, unless the user has set another one. A later run in the
+        same ``with rt.trajectory()`` block takes it back.
+
+        Args:
+            waits_for: what it waits for, as the framework has it, for ``metadata["waits_for"]``; JSON can hold it.
+        """
+        trajectory = self.trajectory
+        if trajectory is None or trajectory.stop_reason not in (None, INTERRUPTED):
+            return
+        trajectory.stop_reason = INTERRUPTED
+        found = [*((trajectory.metadata or {}).get(_WAITS_FOR) or ()), *waits_for]
+        guard.run_all("metadata", partial(_add_metadata, trajectory, _WAITS_FOR, found))
 
     def abandon(self) -> None:
         """Ends a run whose end no hook has reported: a trajectory that the frame opened becomes ``aborted``."""
@@ -66,6 +101,18 @@ class AgentFrame(Frame):
 
 def _set_metadata(trajectory: Trajectory, metadata: Mapping[str, Any] | None) -> None:
     trajectory.metadata = dict(metadata) if metadata else None
+
+
+def _add_metadata(trajectory: Trajectory, key: str, value: Any) -> None:
+    """Sets one key; None takes it out. A conversation that is named already stays."""
+    metadata = dict(trajectory.metadata or {})
+    if value is None:
+        metadata.pop(key, None)
+    elif key != _CONVERSATION:
+        metadata[key] = value
+    else:
+        metadata.setdefault(key, value)
+    trajectory.metadata = metadata or None
 
 
 class ToolFrame(Frame):

@@ -25,6 +25,8 @@ from rollout_trace_google_adk.settings import Settings, settings_of
 from rollout_trace_google_adk.tools import Tool
 
 _MARK = "__rollout_trace__"
+everywhere: list[Settings] = []
+"""Settings for the runs of runners that nobody has asked for otherwise; the latest count."""
 
 
 def install() -> None:
@@ -62,13 +64,15 @@ def _recorded_run(owner_of: Callable[[Any], Any], settings_of: Callable[[Any], S
 
     def make(base: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncGenerator[Any, None]]:
         @guarded
-        def begin(thing: Any) -> Run | None:
+        def begin(thing: Any, session: Any) -> Run | None:
             owner = owner_of(thing)
-            return None if owner is None else begin_run(owner.name, settings_of(thing), of_runner=owner is not thing)
+            is_runner = owner is not thing
+            found = settings_of(thing)
+            return None if owner is None else begin_run(owner.name, found, of_runner=is_runner, session=session)
 
         async def run(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
             # Not before the first item is asked for: the context is that of the reader, here and in ADK.
-            frame = begin(self)
+            frame = begin(self, kwargs.get("session_id"))
             events = base(self, *args, **kwargs)
             if frame is not None:
                 events = run_inside(frame, events, guarded(frame.on_event), guarded(frame.finish))
@@ -84,7 +88,9 @@ def _recorded_run(owner_of: Callable[[Any], Any], settings_of: Callable[[Any], S
 def _settings_of_runner(runner: Runner) -> Settings | None:
     plugins = [settings_of(plugin) for plugin in runner.plugin_manager.plugins]
     found = [settings_of(runner), settings_of(runner.agent), *plugins]
-    return next((one for one in found if one is not None), None)
+    own = next((one for one in found if one is not None), None)
+    # Inside a recorded run, its settings count.
+    return own if own is not None or enclosing_run() is not None else (everywhere[-1] if everywhere else None)
 
 
 def _agent_or_workflow(node: BaseNode) -> BaseNode | None:

@@ -27,8 +27,8 @@ class Run(AgentFrame):
             runs this one there after another agent, which has transferred to it: then it is a child of that one.
     """
 
-    def __init__(self, name: str, settings: Settings, around: Run | None = None) -> None:
-        super().__init__(name, parent=None if around is None else around._origin_of(name))
+    def __init__(self, name: str, settings: Settings, around: Run | None = None, session: str | None = None) -> None:
+        super().__init__(name, parent=None if around is None else around._origin_of(name), conversation=session)
         self.name = name
         self.settings = settings
         self._around = around
@@ -36,6 +36,8 @@ class Run(AgentFrame):
         """The latest model call of the agent."""
         self._unread: dict[str, ToolRun] = {}
         """Tool runs whose results the model has not read yet, by the id of the tool call."""
+        self._waits_for: dict[str, dict[str, Any]] = {}
+        """Calls of long-running tools without a result, by their ids: confirmations are such."""
         self._transfer_to: str | None = None
         """The agent that the latest event transfers to."""
         self._transferred: list[Run] = []
@@ -55,6 +57,8 @@ class Run(AgentFrame):
         if not isinstance(event, Event):
             return
         self._transfer_to = event.actions.transfer_to_agent
+        if not event.partial:
+            self._note_waiting(event)
         if self._unread and not event.partial:
             for answer in event.get_function_responses():
                 run = self._unread.pop(answer.id or "", None)
@@ -65,12 +69,26 @@ class Run(AgentFrame):
                 if response not in (run.result, {"result": run.result}):
                     run.result = response
 
+    def _note_waiting(self, event: Event) -> None:
+        for answer in event.get_function_responses():
+            self._waits_for.pop(answer.id or "", None)
+        for call in event.get_function_calls():
+            if call.id in (event.long_running_tool_ids or ()):
+                self._waits_for[call.id] = {
+                    "tool_call_id": call.id,
+                    "name": call.name,
+                    "arguments": snapshot(call.args),
+                    "for": "result",
+                }
+
     def finish(self, error: BaseException | None) -> None:
         """Ends the run, unless ADK is about to run the agent that it has transferred to, which is its child."""
         around = self._around
         if error is None and around is not None and around.is_open and self._transfer_to not in (None, around.name):
             around._transferred.append(self)
             return
+        if self._waits_for and error is None:
+            self.interrupt(list(self._waits_for.values()))
         for run in reversed(self._transferred):
             run.end()
         for inner in list(self._inner):
@@ -92,13 +110,16 @@ def enclosing_run() -> Run | None:
 
 
 @guarded
-def begin_run(name: str, settings: Settings | None, *, of_runner: bool = False) -> Run | None:
+def begin_run(
+    name: str, settings: Settings | None, *, of_runner: bool = False, session: str | None = None
+) -> Run | None:
     """Begins the run of an agent, unless the active run is the same one, or nothing is to be recorded.
 
     Args:
         name: of the agent.
         settings: of the agent or its runner; by default those of the enclosing run.
         of_runner: whether a runner runs it: never the active run, also if that is of an agent with the same name.
+        session: id of the session that the runner runs it in.
     """
     outer = enclosing_run()
     if settings is None:
@@ -110,8 +131,8 @@ def begin_run(name: str, settings: Settings | None, *, of_runner: bool = False) 
         if frame.name == name and not of_runner:
             # A runner, its root node and its root agent are one run.
             return None
-        return Run(name, settings, frame)
-    return Run(name, settings)
+        return Run(name, settings, frame, session)
+    return Run(name, settings, session=session)
 
 
 async def run_inside(

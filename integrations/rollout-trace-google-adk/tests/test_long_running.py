@@ -80,9 +80,34 @@ def test_a_tool_that_is_confirmed(recorded: Recorded, is_confirmed: bool) -> Non
         agent = agent_of(litellm(server), tools=[FunctionTool(add, require_confirmation=True)])
         trajectory = asyncio.run(main(runner_of(agent)))
         assert_served(server, trajectory.steps)
+    # It went on in the same block.
+    assert trajectory.stop_reason is None
+    assert set(trajectory.metadata or {}) == {"conversation_id"}
     refused, done = trajectory.tool_runs
     assert refused.tool_call_id == done.tool_call_id
     assert "confirmation" in str(refused.result)
     assert (done.result == 3) == is_confirmed
     assert done.step_id == trajectory.steps[0].id
     recorded.keep(trajectory)
+
+
+def test_both_halves_of_a_run_that_waits_have_its_session(recorded: Recorded) -> None:
+    async def main(runner: Any) -> str:
+        session = await session_of(runner)
+        call = calls_of(await run(runner, session=session))[-1]
+        await run(runner, response_part(call, confirmed=True), session=session)
+        return session
+
+    with ScriptedServer(lambda _, messages: once("add", a=1, b=2)(messages)) as server:
+        agent = agent_of(litellm(server), tools=[FunctionTool(add, require_confirmation=True)])
+        session = asyncio.run(main(runner_of(agent)))
+    before, after = recorded.all()
+    assert [(one.status, one.stop_reason) for one in (before, after)] == [
+        ("completed", "interrupted"),
+        ("completed", None),
+    ]
+    found = [one.metadata or {} for one in (before, after)]
+    assert [one["conversation_id"] for one in found] == [session, session]
+    (waits,) = found[0]["waits_for"]
+    assert waits["name"] == "adk_request_confirmation"
+    assert waits["arguments"]["originalFunctionCall"]["args"] == {"a": 1, "b": 2}

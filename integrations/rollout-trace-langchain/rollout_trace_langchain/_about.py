@@ -6,4 +6,9 @@ from rollout_trace.integration import About
 
 __version__ = "0.1.0"
 
-ABOUT = About(framework="langchain-core", tested=("1.2.7", "1.8"))
+ABOUT = About(
+    framework="langchain-core",
+    tested=("1.2.7", "1.8"),
+    module="langchain_core",
+    start="rollout_trace_langchain._process:start",
+)

@@ -163,6 +163,10 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         runs.end(run_id, error)
 
 
+everywhere: list[object] = []
+"""Not empty: all runs are recorded, also those outside of trajectories that the handler is not passed to."""
+
+
 class _AmbientHandler:
     """Stands in for the context variable that LangChain reads a handler from: set inside trajectories."""
 
@@ -172,11 +176,12 @@ class _AmbientHandler:
         self._handler = RolloutCallbackHandler()
 
     def get(self) -> RolloutCallbackHandler | None:
-        """The handler for this context: inside a trajectory. LangChain calls it twice for everything that runs."""
+        """The handler for this context: inside a trajectory, or everywhere. Called twice for everything that runs."""
         if _get_running_loop() is not None:  # Without an event loop there are no tasks, and this is a hot path.
             slots.enter()
         scope = current_scope.get()
-        return self._handler if (scope is not None and scope.is_open) or current() is not None else None
+        is_inside = everywhere or (scope is not None and scope.is_open) or current() is not None
+        return self._handler if is_inside else None
 
 
 # With the class: where the user passes a handler of this class, LangChain does not add another.

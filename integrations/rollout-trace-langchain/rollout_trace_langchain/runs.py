@@ -18,7 +18,18 @@ from uuid import UUID
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from rollout_trace.integration import Frame, ModelFrame, ToolFrame, Trajectory, active, current_scope, enter, entered
+from rollout_trace.integration import (
+    AgentFrame,
+    Frame,
+    ModelFrame,
+    ToolFrame,
+    Trajectory,
+    active,
+    current_scope,
+    enter,
+    entered,
+    snapshot,
+)
 from rollout_trace_langchain.run import GraphFrame, InlineGraphFrame, RootFrame, Run
 
 F = TypeVar("F", bound=Frame)
@@ -106,7 +117,8 @@ def open_root(run: Run) -> Run | None:
     if run.parent is not None or _trajectory_of(run.frame) is not None:
         return None
     facts = {"framework": "langchain", "run_id": str(run.id)}
-    run.set_frame(new_frame(RootFrame, run.frame, None, metadata=facts).enter())
+    frame = new_frame(RootFrame, run.frame, None, metadata=facts, conversation=run.metadata.get("thread_id"))
+    run.set_frame(frame.enter())
     return run
 
 
@@ -155,6 +167,8 @@ def end_run(run: Run, error: BaseException | None) -> None:
     """Ends a run that is not, or no longer, among the open ones, and all runs inside it."""
     if run.inner:
         _end_inner(run, error)
+    if error is not None and run.node is not None and run.own_frame is None and _waits(error):
+        _note_interrupt(run, error)
     if run.own_frame is not None:
         _end_frame(run.own_frame, error)
     parent, run.parent = run.parent, None
@@ -184,10 +198,11 @@ def _end_inner(run: Run, error: BaseException | None) -> None:
 
 
 def _end_frame(frame: Frame, error: BaseException | None) -> None:
-    if isinstance(error, Exception) and isinstance(frame, (GraphFrame, InlineGraphFrame)) and _is_control_flow(error):
-        if frame.trajectory is not None:
+    if isinstance(error, Exception) and _is_control_flow(error):
+        if frame.trajectory is not None and isinstance(frame, (GraphFrame, InlineGraphFrame)) and not _waits(error):
             frame.trajectory.stop_reason = type(error).__name__
-        error = None
+        if not isinstance(frame, ModelFrame):
+            error = None
     frame.end(error)
 
 
@@ -195,6 +210,23 @@ def _is_control_flow(error: Exception) -> bool:
     """Whether a graph did not fail: LangGraph raises to interrupt a graph, and to hand over to the enclosing one."""
     errors = sys.modules.get("langgraph.errors")
     return errors is not None and isinstance(error, errors.GraphBubbleUp)
+
+
+def _waits(error: BaseException | None) -> bool:
+    errors = sys.modules.get("langgraph.errors")
+    return errors is not None and isinstance(error, errors.GraphInterrupt)
+
+
+def _note_interrupt(run: Run, error: BaseException) -> None:
+    """Notes on the graph that a node is of what it waits for. LangGraph reports the end of the graph as any other."""
+    frame = run.frame
+    while frame is not None and not isinstance(frame, AgentFrame):
+        frame = frame.parent
+    if frame is not None:
+        found = error.args[0] if error.args else ()
+        frame.interrupt(
+            [{"id": getattr(one, "id", None), "value": snapshot(getattr(one, "value", one))} for one in found]
+        )
 
 
 def _parent_in_context() -> Run | None:
@@ -246,7 +278,7 @@ def _begin_graph(run: Run) -> None:
         elif isinstance(run.frame, RootFrame) and not run.frame.is_named:
             run.set_frame(InlineGraphFrame(run.frame, name))
         else:
-            run.set_frame(new_frame(GraphFrame, run.frame, name))
+            run.set_frame(new_frame(GraphFrame, run.frame, name, conversation=run.metadata.get("thread_id")))
 
 
 def _agent_name(run: Run) -> str | None:

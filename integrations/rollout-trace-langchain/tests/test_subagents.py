@@ -218,6 +218,58 @@ def test_an_interrupt_is_no_failure() -> None:
             agent.invoke(Command(resume="yes"), config)
         assert_as_served(own.steps, server)
     asked, answered = own.tool_runs
-    assert (asked.error and asked.error.type, answered.result) == ("GraphInterrupt", "yes")
-    assert own.status == "completed"
+    assert (asked.error, asked.result, answered.result) == (None, None, "yes")
+    # It went on in the same block.
+    assert (own.status, own.stop_reason, own.metadata) == ("completed", None, {"conversation_id": "1"})
     assert len(own.sequences()) == 1
+
+
+@pytest.mark.parametrize("way", ["tool", "node", "middleware", "subgraph"])
+def test_both_halves_of_an_interrupted_run_have_the_thread(way: str) -> None:
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    @tool
+    def confirm() -> str:
+        """Ask the user."""
+        return str(interrupt("Sure?")) if way != "middleware" else "yes"
+
+    def ask(state: Any) -> Any:
+        return {"messages": [("user", str(interrupt("Sure?")))]}
+
+    def script(request: Any) -> Reply:
+        is_told = any(message["role"] == "tool" for message in request["messages"]) or way == "node"
+        return Reply("Done") if is_told else Reply(tool_calls=[ToolCall("confirm", "{}")])
+
+    config: Any = {"configurable": {"thread_id": "1"}, "callbacks": [RolloutCallbackHandler()]}
+    written: list[rt.Trajectory] = []
+    with serving(script) as server:
+        middleware = [HumanInTheLoopMiddleware(interrupt_on={"confirm": True})] if way == "middleware" else []
+        graph: Any = create_agent(
+            chat(server), [confirm], name="lead", checkpointer=InMemorySaver(), middleware=middleware
+        )
+        if way in ("node", "subgraph"):
+            builder = StateGraph(MessagesState)
+            builder.add_node("first", ask if way == "node" else create_agent(chat(server), [confirm], name="inner"))
+            builder.add_node("second", create_agent(chat(server), [], name="second"))
+            builder.add_edge(START, "first")
+            builder.add_edge("first", "second")
+            graph = builder.compile(name="lead", checkpointer=InMemorySaver())
+        resume: Any = {"decisions": [{"type": "approve"}]} if way == "middleware" else "yes"
+        with rt.recording(type("Written", (), {"write": lambda self, one: written.append(one)})()):
+            graph.invoke(question(), config)
+            graph.invoke(Command(resume=resume), config)
+    before, after = [one for one in written if one.parent_id is None]
+    assert [(one.name, one.status, one.stop_reason) for one in (before, after)] == [
+        ("lead", "completed", "interrupted"),
+        ("lead", "completed", None),
+    ]
+    found = [one.metadata or {} for one in (before, after)]
+    assert [one["conversation_id"] for one in found] == ["1", "1"]
+    waits = found[0]["waits_for"]
+    assert len(waits) == 1
+    assert ("confirm" in str(waits)) if way == "middleware" else (waits[0]["value"] == "Sure?")
+    assert "waits_for" not in found[1]
+    assert {run.error for one in written for run in one.tool_runs} <= {None}
+    for inner in (one for one in written if one.name == "inner"):
+        assert inner.stop_reason == ("interrupted" if inner.parent_id == before.id else None)

@@ -8,6 +8,7 @@ from weakref import WeakSet
 from agents import Agent, AgentSpanData, Model, ModelProvider, RunHooks, TracingProcessor
 
 from rollout_trace_openai_agents import models, runner
+from rollout_trace_openai_agents.frames import current_run
 from rollout_trace_openai_agents.runs import begun, option
 from rollout_trace_openai_agents.settings import Settings, settings_of
 
@@ -111,11 +112,17 @@ _processors: WeakSet[RolloutTracingProcessor] = WeakSet()
 """Those that are in use: while there are any, each run is followed until its trace begins."""
 
 
+everywhere: list[Settings] = []
+"""Settings for the runs that nobody has asked for otherwise; the latest count."""
+
+
 def _find(agent: Agent[Any], hooks: Any, config: Any) -> Settings | None:
     if isinstance(hooks, RolloutRunHooks):
         return hooks.settings
     asked = (agent, option(config, "model"), agent.model, option(config, "model_provider"))
-    return next((found for thing in asked if (found := models.settings_on(thing)) is not None), None)
+    found = next((found for thing in asked if (found := models.settings_on(thing)) is not None), None)
+    # Inside a recorded run, its settings count.
+    return found if found is not None or current_run() is not None else (everywhere[-1] if everywhere else None)
 
 
 models.install()

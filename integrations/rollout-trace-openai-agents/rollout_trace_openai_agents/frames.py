@@ -128,20 +128,20 @@ class RunFrame(Frame):
     children of these; all end with the run.
     """
 
-    def __init__(self, agent: Agent[Any], settings: Settings) -> None:
+    def __init__(self, agent: Agent[Any], settings: Settings, conversation: str | None = None) -> None:
         self.settings = replace(settings, is_asked=False)
         self.guardrail = current_guardrail()
         """The guardrail that runs it; None for others."""
         self._metadata = None if self.guardrail is None else self.guardrail.metadata
-        first = AgentFrame(agent.name, metadata=self._metadata)
+        first = AgentFrame(agent.name, metadata=self._metadata, conversation=conversation)
         self._agents: list[tuple[Agent[Any], AgentFrame]] = [(agent, first)]
         """In the order of their first turns."""
         self._current = agent
         self._tools: dict[str | int, ToolFrame] = {}
         """Tools that run, by the id of their call."""
         self._last_call: ModelFrame | None = None
-        self.is_interrupted = False
-        """Whether the run ended because it waits for an approval."""
+        self.waits_for: list[dict[str, Any]] = []
+        """The tool calls whose approval the run waits for at its end."""
         super().__init__(None, None)
 
     @property
@@ -259,8 +259,9 @@ class RunFrame(Frame):
         if trajectory is None or trajectory.stop_reason not in (None, *_OURS):
             return
         reason = next((text for kind, text in _STOPPED_BY.items() if isinstance(error, kind)), None)
-        reason = INTERRUPTED if self.is_interrupted else reason
-        if reason != trajectory.stop_reason:
+        if self.waits_for:
+            self._agents[0][1].interrupt(self.waits_for)
+        elif reason != trajectory.stop_reason:
             trajectory.stop_reason = reason
 
 

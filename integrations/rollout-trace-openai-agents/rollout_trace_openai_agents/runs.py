@@ -42,6 +42,13 @@ class Run:
         self._agent: Agent[Any] = bound.arguments["starting_agent"]
         self._config = bound.arguments.get("run_config")
         """The ``RunConfig``, a mapping, or None."""
+        session = bound.arguments.get("session")
+        ids = (
+            getattr(session, "session_id", None),
+            bound.arguments.get("conversation_id"),
+            option(self._config, "group_id"),
+        )
+        self._conversation: str | None = next((one for one in ids if isinstance(one, str) and one), None)
         self._settings = settings
         self._lasts = False
         self.frame: RunFrame | None = None
@@ -78,7 +85,7 @@ class Run:
     def claim(self, settings: Settings) -> None:
         """Begins to record, if nothing has yet. To be called in the context of the run."""
         if self.frame is None:
-            self.frame = RunFrame(self._agent, settings).enter()
+            self.frame = RunFrame(self._agent, settings, self._conversation).enter()
 
     def goes_on(self) -> None:
         """If the call returned a stream, the run goes on after it, until the stream's task has ended."""
@@ -108,7 +115,8 @@ class Run:
     @guarded
     def _end(self, error: BaseException | None) -> None:
         if self.frame is not None:
-            self.frame.is_interrupted = error is None and bool(getattr(self.result, "interruptions", None))
+            if error is None:
+                self.frame.waits_for = [_waiting(one) for one in getattr(self.result, "interruptions", None) or ()]
             self.frame.end(error)
 
     def prepare(self, agent: Agent[Any]) -> None:
@@ -124,6 +132,16 @@ class Run:
         provider = option(self._config, "model_provider")
         if provider is not None:
             models.record_provider(provider, self.frame.settings)
+
+
+def _waiting(item: Any) -> dict[str, Any]:
+    """What a run waits for. ``item``: a ``ToolApprovalItem``."""
+    call = item.raw_item
+    fields = {"tool_call_id": "call_id", "name": "name", "arguments": "arguments"}
+    found = {
+        ours: call.get(name) if isinstance(call, dict) else getattr(call, name, None) for ours, name in fields.items()
+    }
+    return {**found, "for": "approval"}
 
 
 def option(config: Any, name: str) -> Any:

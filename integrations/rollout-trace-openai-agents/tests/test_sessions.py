@@ -102,6 +102,28 @@ def test_without_a_block_the_first_part_is_interrupted(recorded: Recorded) -> No
         ("adder", "completed", None),
     ]
     assert [tool.result for tool in second.tool_runs] == ["x is gone"]
+    (waits,) = (first.metadata or {})["waits_for"]
+    assert (waits["name"], waits["arguments"], waits["for"]) == ("delete", '{"name": "x"}', "approval")
+    assert second.metadata is None
+
+
+def test_both_halves_of_a_run_that_waits_have_its_session(recorded: Recorded) -> None:
+    async def go(server: ScriptedServer) -> None:
+        agent = record(agent_of(chat_model(server), tools=[delete]), engine="vllm")
+        result = await Runner.run(agent, "Delete x.", session=SQLiteSession("s1"))
+        state = result.to_state()
+        state.approve(result.interruptions[0])
+        await Runner.run(agent, state, session=SQLiteSession("s1"))
+
+    def script(request: Any, messages: Any) -> Reply:
+        return Reply("Deleted.") if results(messages) else calling("delete", name="x")
+
+    with ScriptedServer(script) as server:
+        asyncio.run(go(server))
+    assert [(one.stop_reason, (one.metadata or {})["conversation_id"]) for one in recorded.all()] == [
+        ("interrupted", "s1"),
+        (None, "s1"),
+    ]
 
 
 def test_an_agent_as_a_tool_that_waits(recorded: Recorded) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic_ai import ModelRetry
+from pydantic_ai import DeferredToolRequests, ModelRetry
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
-from pydantic_ai.exceptions import SkipModelRequest, SkipToolExecution, ToolRetryError
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, SkipModelRequest, SkipToolExecution, ToolRetryError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
@@ -64,6 +64,7 @@ class RolloutCapability(AbstractCapability[Any]):
         except BaseException as error:
             self._end_run(frame, error)
             raise
+        self._note_deferred(frame, result)
         self._end_run(frame, None)
         return result
 
@@ -126,6 +127,10 @@ class RolloutCapability(AbstractCapability[Any]):
                 self._set_result(frame, skipped.result)
                 frame.end()
                 raise
+            except (ApprovalRequired, CallDeferred):
+                # Not an error: the tool waits, and runs in a later run or elsewhere.
+                frame.end()
+                raise
             except BaseException as error:
                 self._keep_error(ctx, error)
                 raise
@@ -147,6 +152,13 @@ class RolloutCapability(AbstractCapability[Any]):
         if error is not None:
             frame.fail(error)
         frame.end(error)
+
+    @guarded
+    def _note_deferred(self, frame: RunFrame, result: Any) -> None:
+        output = getattr(result, "output", None)
+        if isinstance(output, DeferredToolRequests):
+            asked = {"approval": output.approvals, "result": output.calls}
+            frame.interrupt([chat.waiting(call, what) for what, calls in asked.items() for call in calls])
 
     @guarded
     def _begin_turn(self, ctx: RunContext[Any], request: ModelRequestContext) -> Turn | None:

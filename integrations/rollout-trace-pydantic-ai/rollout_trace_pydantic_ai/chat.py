@@ -173,3 +173,8 @@ def _part(one: Any) -> dict[str, Any]:
         return {"type": "image_url", "image_url": {"url": one.data_uri}}
     held = snapshot(one)
     return {"type": "other", **held} if isinstance(held, dict) else {"type": "text", "text": str(held)}
+
+
+def waiting(call: Any, what: str) -> dict[str, Any]:
+    """A tool call (a ``ToolCallPart``) that a run waits for. ``what``: its ``approval``, or its ``result``."""
+    return {"tool_call_id": call.tool_call_id, "name": call.tool_name, "arguments": parsed(call.args), "for": what}

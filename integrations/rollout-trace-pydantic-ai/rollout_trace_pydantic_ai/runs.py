@@ -25,7 +25,7 @@ class RunFrame(AgentFrame):
     def __init__(self, ctx: RunContext[Any], capability: RolloutCapability) -> None:
         """``capability``: the one that records the run."""
         name = None if ctx.agent is None else ctx.agent.name
-        super().__init__(name, metadata={"run_id": ctx.run_id, "conversation_id": ctx.conversation_id})
+        super().__init__(name, metadata={"run_id": ctx.run_id}, conversation=ctx.conversation_id)
         self.run_id = ctx.run_id
         self.capability = capability
         self.turn: Turn | None = None

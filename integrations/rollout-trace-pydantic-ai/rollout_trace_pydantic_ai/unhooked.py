@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 CAPABILITY = "_rollout_trace_capability"
 """The attribute of a recorded agent that holds its capability; and the mark of the wrapped method."""
 
+everywhere: list[RolloutCapability] = []
+"""Capabilities for the runs of agents without one; the latest counts."""
+
 
 def install_hook() -> None:
     """Wraps ``Agent.iter``, once in a process."""
@@ -40,11 +43,11 @@ def install_hook() -> None:
 
 @guarded
 def _capability_for(agent: Agent[Any, Any]) -> RolloutCapability | None:
-    """The capability to add to a run: the agent's, or that of the recorded run that it begins in; or None."""
+    """The capability to add to a run: the agent's, or that of the recorded run that it begins in, or of all runs."""
     capability: RolloutCapability | None = vars(agent).get(CAPABILITY)
     if capability is None:
         run = run_of(None)
-        capability = None if run is None else run.capability
+        capability = run.capability if run is not None else (everywhere[-1] if everywhere else None)
     return None if capability is None or _has_own(agent, type(capability)) else capability
 
 

@@ -10,7 +10,7 @@ from oracle import Recorded, Served, assert_served
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.direct import model_request_stream
-from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError, SkipToolExecution, UsageLimitExceeded
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelHTTPError, SkipToolExecution, UsageLimitExceeded
 from pydantic_ai.messages import ModelRequest, ToolReturn
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
@@ -343,10 +343,54 @@ def test_a_tool_that_waits_for_approval(recorded: Recorded) -> None:
         trajectory = with_model(server, scenario)
     assert_served(server, trajectory.steps)
     first, *later = trajectory.tool_runs
-    assert (first.name, first.error and first.error.type) == ("send", "ApprovalRequired")
+    # A tool that waits is no failed tool.
+    assert (first.name, first.error, first.result) == ("send", None, None)
+    # It went on in the same block.
+    assert trajectory.stop_reason is None
+    assert set(trajectory.metadata or {}) == {"conversation_id"}
     assert sorted(str(one.result) for one in later) == ["it is gone", "it is sent"]
     assert {one.step_id for one in trajectory.tool_runs} == {trajectory.steps[0].id}
     recorded.keep(trajectory)
+
+
+def test_both_halves_of_a_run_that_waits_have_its_conversation(recorded: Recorded) -> None:
+    async def scenario(model: Any) -> None:
+        agent = agent_of(model, tools=[], output_type=[str, DeferredToolRequests])
+
+        @agent.tool_plain(requires_approval=True)
+        def erase(name: str) -> str:
+            """Erases."""
+            return f"{name} is gone"
+
+        @agent.tool_plain
+        def look_up(name: str) -> str:
+            """Is done elsewhere."""
+            raise CallDeferred
+
+        first = await agent.run("Erase it.")
+        assert isinstance(first.output, DeferredToolRequests)
+        results = DeferredToolResults(
+            approvals={one.tool_call_id: True for one in first.output.approvals},
+            calls={one.tool_call_id: "found" for one in first.output.calls},
+        )
+        await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
+
+    def script(request: dict[str, Any]) -> Reply:
+        calls = [call("erase", name="it"), call("look_up", name="it")]
+        return Reply("done") if results(request) else Reply(None, tool_calls=calls)
+
+    with ScriptedServer(script) as server:
+        with_model(server, scenario)
+    before, after = recorded.all()
+    assert [(one.status, one.stop_reason) for one in (before, after)] == [
+        ("completed", "interrupted"),
+        ("completed", None),
+    ]
+    found = [one.metadata or {} for one in (before, after)]
+    assert found[0]["conversation_id"] == found[1]["conversation_id"]
+    waits = [(one["name"], one["arguments"], one["for"]) for one in found[0]["waits_for"]]
+    assert waits == [("erase", {"name": "it"}, "approval"), ("look_up", {"name": "it"}, "result")]
+    assert [(run.name, run.error) for run in before.tool_runs] == [("look_up", None)]
 
 
 def test_a_usage_limit(recorded: Recorded) -> None:

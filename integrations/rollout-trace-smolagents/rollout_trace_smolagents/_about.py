@@ -6,4 +6,9 @@ from rollout_trace.integration import About
 
 __version__ = "0.1.0"
 
-ABOUT = About(framework="smolagents", tested=("1.23", "1.26"))
+ABOUT = About(
+    framework="smolagents",
+    tested=("1.23", "1.26"),
+    module="smolagents",
+    start="rollout_trace_smolagents._process:start",
+)

@@ -18,11 +18,7 @@ def agent_methods(base: Any, attach: Callable[[Any], Any]) -> dict[str, Any]:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         # At every run: the user may have set another model or managed agent since.
         attach(self)
-        if kwargs.get("stream", args[1] if len(args) > 1 else False):
-            return _streamed_run(self, base.run(self, *args, **kwargs))
-        # `_begin_run` is guarded, and so are the other functions that begin a frame: None if they failed.
-        with _begin_run(self) or nullcontext():
-            return base.run(self, *args, **kwargs)
+        return recorded_run(base.run, self, *args, **kwargs)
 
     @functools.wraps(base.provide_final_answer)
     def provide_final_answer(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -38,6 +34,15 @@ def agent_methods(base: Any, attach: Callable[[Any], Any]) -> dict[str, Any]:
     if hasattr(base, "execute_tool_call"):
         methods["execute_tool_call"] = _tool_method(base)
     return methods
+
+
+def recorded_run(run: Callable[..., Any], agent: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the ``run`` of an agent inside a frame; where that gives a stream, the frame lasts as long."""
+    if kwargs.get("stream", args[1] if len(args) > 1 else False):
+        return _streamed_run(agent, run(agent, *args, **kwargs))
+    # `_begin_run` is guarded, and so are the other functions that begin a frame: None if they failed.
+    with _begin_run(agent) or nullcontext():
+        return run(agent, *args, **kwargs)
 
 
 def _turn_method(method: Any, kind: TurnKind) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import smolagents
 
 from rollout_trace.integration import Engine, check_engine, client_kind, guarded, is_recorded, unwrap, wrap_openai
-from rollout_trace_smolagents._agents import agent_methods
+from rollout_trace_smolagents._agents import agent_methods, recorded_run
 from rollout_trace_smolagents._classes import Settings, classes
 from rollout_trace_smolagents._executors import executor_methods
 from rollout_trace_smolagents._models import model_methods
@@ -49,6 +50,32 @@ def record(agent: A, *, engine: str | Engine | None = None, scores: bool = False
         if (client := _client_of(one.model)) in _own_clients:
             wrap_openai(client, engine=settings.engine)
     return agent
+
+
+def record_all() -> Callable[[], None]:
+    """Records every agent from its next run on, and what it manages; returns what ends this, exactly."""
+    base: Any = smolagents.MultiStepAgent.run
+    attached: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @functools.wraps(base)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_active or classes.settings_of(self) is not None:
+            return base(self, *args, **kwargs)
+        attached.add(self)
+        _attach_guarded(self, Settings())
+        # Not the method of the new class: one that overrides this may have called it.
+        return recorded_run(base, self, *args, **kwargs)
+
+    def end() -> None:
+        is_active.clear()
+        if vars(smolagents.MultiStepAgent).get("run") is run:
+            smolagents.MultiStepAgent.run = base
+        for agent in list(attached):
+            unrecord(agent)
+
+    is_active = [True]
+    smolagents.MultiStepAgent.run = run
+    return end
 
 
 def unrecord(agent: A) -> A:

@@ -46,6 +46,9 @@ _LAST = math.inf
 _FIRST = -math.inf
 """Order of a hook that runs before every other: the run ends even if one of them raises."""
 
+_ASKED = ("id", "name", "reason")
+"""What an interrupt says of what it waits for."""
+
 _registries: weakref.WeakKeyDictionary[HookRegistry, object] = weakref.WeakKeyDictionary()
 """Hook registries of all agents, graphs and swarms that a provider records: none is recorded twice."""
 
@@ -70,6 +73,8 @@ class RolloutHookProvider(HookProvider):
     def __init__(self, *, engine: str | Engine | None = None, keep_bytes: bool = False) -> None:
         self._clients = Clients(check_engine(engine), keep_bytes)
         self._runs = Runs(self.attach)
+        self._attached: weakref.WeakSet[HookRegistry] = weakref.WeakSet()
+        self._is_detached = False
         install_hook()
 
     def attach(self, recorded: T) -> T:
@@ -85,6 +90,14 @@ class RolloutHookProvider(HookProvider):
             self._attach_inner(recorded)
         return recorded
 
+    def detach(self) -> None:
+        """Records no run from now on. The agents, graphs and swarms that it recorded may be given another provider."""
+        # Strands takes no hook back: those that are registered do nothing.
+        self._is_detached = True
+        for registry in list(self._attached):
+            _registries.pop(registry, None)
+        self._attached.clear()
+
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Called by Strands for each agent, graph or swarm that is made with this provider."""
         self._register(registry)
@@ -95,6 +108,7 @@ class RolloutHookProvider(HookProvider):
         # One atomic operation: an agent may begin runs in two threads at once.
         if _registries.setdefault(registry, claim) is not claim:
             return False
+        self._attached.add(registry)
         registry.add_callback(AgentInitializedEvent, self._agent_initialized)
         registry.add_callback(BeforeInvocationEvent, self._agent_begins, order=_LAST)
         registry.add_callback(AfterInvocationEvent, self._agent_ends, order=_FIRST)
@@ -138,19 +152,32 @@ class RolloutHookProvider(HookProvider):
     @guarded
     def _agent_begins(self, event: BeforeInvocationEvent) -> None:
         agent = event.agent
+        if self._is_detached:
+            return
         self._record_models(agent)
         # Only `structured_output` has no messages; it may run beside an invocation of the same agent.
         exclusive = event.messages is not None and agent.concurrent_invocation_mode == "throw"
-        self._runs.begin(agent, event.invocation_state, agent.name, exclusive=exclusive)
+        session = getattr(getattr(agent, "_session_manager", None), "session_id", None)
+        self._runs.begin(agent, event.invocation_state, agent.name, exclusive=exclusive, session=session)
 
     @guarded
     def _agent_ends(self, event: AfterInvocationEvent) -> None:
+        interrupts = getattr(event.result, "interrupts", None)
+        run = self._runs.find(event.agent, event.invocation_state)
+        if interrupts and run is not None:
+            run.frame.interrupt(
+                [{name: chat.snapshot(getattr(one, name, None)) for name in _ASKED} for one in interrupts]
+            )
         # The event has no error, but it fires while the exception is being handled.
         self._runs.end(event.agent, event.invocation_state, None if event.result is not None else sys.exc_info()[1])
 
     @guarded
     def _group_begins(self, event: BeforeMultiAgentInvocationEvent) -> None:
-        self._runs.begin(event.source, event.invocation_state, getattr(event.source, "id", None), exclusive=False)
+        if self._is_detached:
+            return
+        name = getattr(event.source, "id", None)
+        session = getattr(getattr(event.source, "session_manager", None), "session_id", None)
+        self._runs.begin(event.source, event.invocation_state, name, exclusive=False, session=session)
 
     @guarded
     def _group_ends(self, event: AfterMultiAgentInvocationEvent) -> None:
@@ -194,6 +221,8 @@ class RolloutHookProvider(HookProvider):
 
     @guarded
     def _begin_model_call(self, context: InvokeModelContext) -> ModelCall | None:
+        if self._is_detached:
+            return None
         model, is_client_recorded = self._clients.prepare(context.model)
         if model is not context.model:
             context = dataclasses.replace(context, model=model)
@@ -212,6 +241,8 @@ class RolloutHookProvider(HookProvider):
 
     @guarded
     def _begin_tool_call(self, context: ExecuteToolContext) -> ToolCall | None:
+        if self._is_detached:
+            return None
         run = self._runs.find(context.agent, context.invocation_state)
         use = context.tool_use
         frame = ToolFrame(

@@ -17,9 +17,9 @@ from rollout_trace_strands.stages import ModelCall
 class RunFrame(AgentFrame):
     """Frame of a run. Owners without a hook that run inside it are recorded by the same provider."""
 
-    def __init__(self, name: str | None, attach: Callable[[Any], Any]) -> None:
+    def __init__(self, name: str | None, attach: Callable[[Any], Any], session: str | None) -> None:
         """``attach``: called with an owner that begins a run inside this one."""
-        super().__init__(name)
+        super().__init__(name, conversation=session)
         self.attach = attach
 
 
@@ -70,7 +70,7 @@ class Runs:
         self._attach = attach
         self._by_owner: dict[int, list[Run]] = {}
 
-    def begin(self, owner: Any, state: Any, name: str | None, *, exclusive: bool) -> None:
+    def begin(self, owner: Any, state: Any, name: str | None, *, exclusive: bool, session: str | None = None) -> None:
         """Begins a run and enters its frame.
 
         Args:
@@ -78,13 +78,14 @@ class Runs:
             state: Strands' invocation state.
             name: of the owner.
             exclusive: the owner cannot have two runs at once: one that is still open had no end event.
+            session: id of the owner's session.
         """
         if exclusive:
             # Strands calls no hook at the end of a run whose conversation manager raises.
             for run in self._by_owner.pop(id(owner), ()):
                 run.frame.abandon()
         self._drop_closed()
-        frame = RunFrame(name, self._attach).enter()
+        frame = RunFrame(name, self._attach, session).enter()
         self._by_owner.setdefault(id(owner), []).append(Run(owner, state, frame))
 
     def _drop_closed(self) -> None:

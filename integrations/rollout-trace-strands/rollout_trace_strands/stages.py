@@ -26,6 +26,8 @@ from rollout_trace_strands.middleware import (
     TypedEvent,
 )
 
+_INTERRUPTS = ("ToolInterruptEvent", "InterruptException")
+"""Classes of the event of a tool that asks a person, and of what a middleware raises to ask; not in all releases."""
 C = TypeVar("C")
 F = TypeVar("F", bound=Frame)
 R = TypeVar("R", bound=TypedEvent)
@@ -160,10 +162,18 @@ class ToolCall(Stage[ExecuteToolContext, ToolFrame, ToolResultEvent]):
 
     def __init__(self, frame: ToolFrame, context: ExecuteToolContext) -> None:
         super().__init__(frame, context, ToolResultEvent)
+        self._is_waiting = False
+
+    def _on_event(self, event: TypedEvent) -> None:
+        super()._on_event(event)
+        self._is_waiting = type(event).__name__ in _INTERRUPTS
 
     @guarded
     def end_frame(self, error: BaseException | None) -> None:
         """Sets the tool's result and error on the frame, and ends it."""
+        if self._is_waiting or type(error).__name__ in _INTERRUPTS:
+            # Strands runs it again with the answer.
+            error = None
         if self.result is not None:
             result, error = self.result.tool_result, self.result.exception
             content = chat.result_of(result.get("content") or ())

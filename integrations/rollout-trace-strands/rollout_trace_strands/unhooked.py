@@ -7,14 +7,19 @@ every agent's hooks is wrapped: when a run begins inside a recorded one, its own
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strands.hooks import BeforeInvocationEvent, BeforeMultiAgentInvocationEvent, HookRegistry
 
 from rollout_trace.integration import entered, guarded
 from rollout_trace_strands.runs import RunFrame
 
+if TYPE_CHECKING:
+    from rollout_trace_strands.provider import RolloutHookProvider
+
 _MARK = "_rollout_trace"
+everywhere: list[RolloutHookProvider] = []
+"""Providers for runs that begin outside of recorded ones; the latest counts."""
 
 
 def install_hook() -> None:
@@ -44,3 +49,5 @@ def _attach_owner(owner: Any) -> None:
         frame = frame.parent
     if isinstance(frame, RunFrame):
         frame.attach(owner)
+    elif everywhere:
+        everywhere[-1].attach(owner)

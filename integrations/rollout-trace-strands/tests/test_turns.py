@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from strands import Agent, ModelRetryStrategy
+from strands import Agent, ModelRetryStrategy, tool
 from strands.hooks import (
     AfterInvocationEvent,
     AfterModelCallEvent,
@@ -16,6 +17,7 @@ from strands.hooks import (
     MessageAddedEvent,
 )
 from strands.plugins import Plugin
+from strands.session import FileSessionManager
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply, ScriptedServer
@@ -209,7 +211,41 @@ def test_a_tool_that_waits_for_a_human(recorded: Recorded) -> None:
     assert_served(server, trajectory.steps)
     (run,) = trajectory.tool_runs
     assert (run.result, run.step_id) == ("2", trajectory.steps[0].id)
+    # It went on in the same block.
+    assert (trajectory.stop_reason, trajectory.metadata) == (None, None)
     recorded.keep(trajectory)
+
+
+def test_both_halves_of_a_run_that_waits_have_its_session(recorded: Recorded, tmp_path: Path) -> None:
+    @tool(context=True)
+    def erase(name: str, tool_context: Any) -> str:
+        """Erases."""
+        return str(tool_context.interrupt("sure", reason={"name": name}))
+
+    def script(request: Any) -> Reply:
+        is_told = any(message["role"] == "tool" for message in request["messages"])
+        return Reply("done") if is_told else Reply(tool_calls=[("erase", '{"name": "it"}')])
+
+    with ScriptedServer(script) as server:
+        response: Any = "Erase it."
+        for _ in range(2):
+            # As in another process.
+            session = FileSessionManager("s1", storage_dir=str(tmp_path))
+            agent = agent_of(openai_model(server), tools=[erase], agent_id="a", session_manager=session)
+            result = agent(response)
+            for one in result.interrupts or ():
+                response = [{"interruptResponse": {"interruptId": one.id, "response": "yes"}}]
+    before, after = recorded.all()
+    assert [(one.status, one.stop_reason) for one in (before, after)] == [
+        ("completed", "interrupted"),
+        ("completed", None),
+    ]
+    found = [one.metadata or {} for one in (before, after)]
+    assert [one["conversation_id"] for one in found] == ["s1", "s1"]
+    (waits,) = found[0]["waits_for"]
+    assert (waits["name"], waits["reason"]) == ("sure", {"name": "it"})
+    (asked,), (done,) = before.tool_runs, after.tool_runs
+    assert (asked.error, asked.result, done.result) == (None, None, "yes")
 
 
 def test_a_run_whose_end_nobody_tells_is_closed_by_the_next(recorded: Recorded) -> None:

@@ -1,0 +1,15 @@
+"""Records every run in this process: what ``rt.instrument(hooks=True)`` starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rollout_trace_openai_agents import entry
+from rollout_trace_openai_agents.settings import settings_of
+
+
+def start() -> Callable[[], None]:
+    """Records every run of ``Runner`` that nobody has asked for otherwise. Returns what ends this."""
+    settings = settings_of(None, False, False)
+    entry.everywhere.append(settings)
+    return lambda: entry.everywhere.remove(settings)

@@ -1,0 +1,20 @@
+"""Records every run in this process: what ``rt.instrument(hooks=True)`` starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rollout_trace_strands import unhooked
+from rollout_trace_strands.provider import RolloutHookProvider
+
+
+def start() -> Callable[[], None]:
+    """Attaches a provider to every agent, graph and swarm that begins a run without one. Returns what ends this."""
+    provider = RolloutHookProvider()
+    unhooked.everywhere.append(provider)
+
+    def end() -> None:
+        unhooked.everywhere.remove(provider)
+        provider.detach()
+
+    return end
