@@ -114,7 +114,7 @@ class Echoing(LoopbackServer):
         asked = record.json
         ids = {"prompt_token_ids": [1, 2], "token_ids": [3]} if asked.get("return_token_ids") else {}
         found: dict[str, Any] = {"tokens": ["h", "i", " you"], "token_logprobs": [None, -2.0, -3.0]}
-        choice = {"index": 0, "text": " you" if ids else "hi you", "finish_reason": "length", **ids}
+        choice: dict[str, Any] = {"index": 0, "text": " you" if ids else "hi you", "finish_reason": "length", **ids}
         if asked.get("logprobs") is not None:
             choice["logprobs"] = {**found, "top_logprobs": None, "text_offset": [0, 1, 2]}
         body = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
