@@ -64,7 +64,7 @@ class AgentFrame(Frame):
             # The run that was interrupted goes on in the same block.
             self.trajectory.stop_reason = None
             guard.run_all("metadata", partial(_add_metadata, self.trajectory, _WAITS_FOR, None))
-        if conversation:
+        if conversation and self.trajectory is not None:
             guard.run_all("metadata", partial(_add_metadata, self.trajectory, _CONVERSATION, str(conversation)))
         self._enlist()
 
