@@ -77,7 +77,7 @@ def lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     package = tmp_path / "rollout_trace_lazy"
     package.mkdir()
     (package / "__init__.py").write_text(code.replace("rollout_trace_yours", "rollout_trace_lazy"))
-    about = "from rollout_trace.integration import About\nABOUT = About(framework='lazyframe', tested=('1.0', '1.4'), module=None, start=None)\n"
+    about = "from rollout_trace.integration import About\nABOUT = About(framework='lazyframe', tested=('1.0', '1.4'))\n"
     (package / "_about.py").write_text(about)
     (package / "hooks.py").write_text("import lazyframe\ndef record(): return lazyframe.version\n")
     monkeypatch.syspath_prepend(tmp_path)
