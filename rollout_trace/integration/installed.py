@@ -8,7 +8,9 @@ from importlib import metadata
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
-from rollout_trace.process.hooks import ENTRY_POINTS
+
+ENTRY_POINTS = "rollout_trace.integrations"
+"""The entry point group. Each entry point names an ``About``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

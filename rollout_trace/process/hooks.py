@@ -12,8 +12,8 @@ from rollout_trace import guard
 from rollout_trace.process.parts import Part
 from rollout_trace.process.patches import Patches
 
-ENTRY_POINTS = "rollout_trace.integrations"
-"""The entry point group. Each entry point names an ``About``."""
+_GROUP = "rollout_trace.integrations"
+"""The entry point group, as in ``rollout_trace.integration.installed``: that is in a room above."""
 
 _part: Part | None = None
 
@@ -31,7 +31,7 @@ def _found() -> dict[str, Callable[[ModuleType, Patches], None]]:
     from importlib import metadata
 
     starts: dict[str, list[tuple[str, str]]] = {}
-    for entry in metadata.entry_points(group=ENTRY_POINTS):
+    for entry in metadata.entry_points(group=_GROUP):
         try:
             about: Any = entry.load()
             if about.start is not None:

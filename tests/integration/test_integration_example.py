@@ -72,7 +72,7 @@ def test_the_entry_point_of_the_documentation_needs_no_framework() -> None:
     assert found is not None
     program = f"import sys; sys.modules['myframework'] = None; from {found[1]} import {found[2]}; print({found[2]})"
     done = subprocess.run([sys.executable, "-c", program], cwd=FOLDER, capture_output=True, text=True, check=True)
-    assert done.stdout == "About(framework='myframework', tested=('1.0', '1.4'))\n"
+    assert done.stdout == "About(framework='myframework', tested=('1.0', '1.4'), module=None, start=None)\n"
 
 
 def test_it_imports_the_contract_alone() -> None:
