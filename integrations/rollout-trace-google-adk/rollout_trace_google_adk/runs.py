@@ -73,7 +73,7 @@ class Run(AgentFrame):
         for answer in event.get_function_responses():
             self._waits_for.pop(answer.id or "", None)
         for call in event.get_function_calls():
-            if call.id in (event.long_running_tool_ids or ()):
+            if call.id is not None and call.id in (event.long_running_tool_ids or ()):
                 self._waits_for[call.id] = {
                     "tool_call_id": call.id,
                     "name": call.name,
