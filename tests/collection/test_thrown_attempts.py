@@ -21,6 +21,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import Reply, ScriptedServer
+from tests.amount import some
 
 PROGRAM = """
 import pathlib, sys, time
@@ -122,7 +123,7 @@ def test_sub_agents_of_attempts_made_again(
     assert [one.read_bytes() for one in notes] == before
 
 
-@pytest.mark.parametrize("output", ["x.jsonl", "x/"])
+@pytest.mark.parametrize("output", some(["x.jsonl", "x/"], "x.jsonl"))
 def test_a_program_of_an_attempt_that_is_tried_again(output: str, tmp_path: Path, server: ScriptedServer) -> None:
     """Its calls are counted, and not trained on; nor where the attempt is made again by the next run."""
     failures = iter([True, True, False])
@@ -143,7 +144,7 @@ def test_a_program_of_an_attempt_that_is_tried_again(output: str, tmp_path: Path
     assert trained(place) == ["completed"]
 
 
-@pytest.mark.parametrize("output", ["x.jsonl", "x.jsonl.gz", "x/"])
+@pytest.mark.parametrize("output", some(["x.jsonl", "x.jsonl.gz", "x/"], "x/"))
 def test_programs_that_live_longer_than_their_attempt(output: str, tmp_path: Path, server: ScriptedServer) -> None:
     """One writes its line after the run, another is killed and recovered: the attempt's line says what they are of."""
     programs: list[subprocess.Popen[bytes]] = []
@@ -173,7 +174,7 @@ def test_programs_that_live_longer_than_their_attempt(output: str, tmp_path: Pat
     assert trained(place) == []
 
 
-@pytest.mark.parametrize("output", ["x.jsonl", "x/"])
+@pytest.mark.parametrize("output", some(["x.jsonl", "x/"], "x.jsonl"))
 def test_a_program_of_an_attempt_that_is_cut(output: str, tmp_path: Path, server: ScriptedServer) -> None:
     """As by Ctrl-C: what was written by then is noted by the run that was cut, the rest by the program or the next."""
     late: list[subprocess.Popen[bytes]] = []
