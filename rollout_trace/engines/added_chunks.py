@@ -35,6 +35,7 @@ _OF_EVERY_CHUNK: Final = frozenset(
 )
 _PROTOCOLS: Final = frozenset({"openai.chat", "openai.completions"})
 _END_OF_EVENT: Final = re.compile(rb"\n\r?\n|\r\r")
+_LONGEST_END: Final = 3
 _may_be_added: Final = re.compile(rb'"delta": ?\{(?:"\w+": ?null,? ?)*\}|"choices": ?\[\]').search
 """A comparison of bytes that chunks with something in them fail: none of them is parsed."""
 
@@ -73,30 +74,32 @@ class AddedChunks:
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
-        self._held = b""
+        self._held = bytearray()
         """The beginning of an event whose end has not arrived: nobody can use it before."""
 
     def shown(self, chunk: bytes) -> bytes:
         """The bytes to hand on once a chunk has arrived, with what was held back before. They may be none."""
         if not self._held and chunk.endswith(b"\n\n") and not _may_be_added(chunk):
             return chunk
-        data, self._held = self._held + chunk, b""
+        # What was searched before is not searched again: an event may be long, and come in many pieces.
+        begins = max(0, len(self._held) - _LONGEST_END + 1)
+        self._held += chunk
         try:
             events, end = [], 0
-            for found in _END_OF_EVENT.finditer(data):
-                event = data[end : found.end()]
+            for found in [*_END_OF_EVENT.finditer(self._held, begins)]:
+                event = bytes(self._held[end : found.end()])
                 end = found.end()
                 if not (_may_be_added(event) and self._is_added(event)):
                     events.append(event)
-            self._held = data[end:]
+            del self._held[:end]
             return b"".join(events)
         except Exception as error:
             guard.failed("added_chunks", None, error)
-            return data
+            return self.rest()
 
     def rest(self) -> bytes:
         """What is held back at the end of the stream."""
-        held, self._held = self._held, b""
+        held, self._held = bytes(self._held), bytearray()
         return held
 
     def _is_added(self, event: bytes) -> bool:
