@@ -25,7 +25,7 @@ Order: TypeAlias = Literal["before", "after"]
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = Path(__file__).parent / "programs"
 NUMBER = 17
-ADDED = ("logprobs", "return_token_ids", "top_logprobs")
+ADDED = ("logprobs", "return_token_ids", "return_weight_versions", "stream_options", "top_logprobs")
 TIMEOUT = 300
 """Seconds after which a program is stopped: none waits for anything but the loopback server."""
 

@@ -56,7 +56,8 @@ def test_messages_of_a_stream_are_the_same() -> None:
 def test_a_run_is_the_same(way: str, engine: str | None) -> None:
     outcomes = []
     # `logprobs` is asked for in both: what is asked of the server is seen by the framework.
-    fields: Any = {"logprobs": True, "extra_body": {"return_token_ids": True}} if engine else {}
+    body = {"return_token_ids": True, "return_weight_versions": True}
+    fields: Any = {"logprobs": True, "stream_usage": True, "extra_body": body} if engine else {}
     for hooked in (False, True):
         told = Told()
         handlers: list[Any] = [told, RolloutCallbackHandler()] if hooked else [told]
@@ -93,5 +94,5 @@ def test_only_capture_fields_are_added() -> None:
         adder(chat(server, recorded=False)).invoke(question())
         adder(chat(server)).invoke(question())
     bare, asked = (server.requests[at].json for at in (0, 3))
-    assert set(asked) - set(bare) == {"logprobs", "return_token_ids"}
+    assert set(asked) - set(bare) == {"logprobs", "return_token_ids", "return_weight_versions"}
     assert {name: asked[name] for name in bare} == bare

@@ -139,7 +139,8 @@ def test_events(recorded: Recorded) -> None:
     """Streams, with the capture fields asked for: by the hook, or by the user."""
 
     async def events(model: Any, hook: bool) -> list[str]:
-        asked: Any = {} if hook else {"extra_body": {"logprobs": True, "return_token_ids": True}}
+        names = ("logprobs", "return_token_ids", "return_weight_versions")
+        asked: Any = {} if hook else {"extra_body": dict.fromkeys(names, True)}
         agent: Agent[Any, Any] = Agent(model, name="outer", tools=[add], model_settings=asked)
         if hook:
             record(agent, engine="vllm")

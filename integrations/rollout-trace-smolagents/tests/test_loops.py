@@ -84,7 +84,7 @@ def test_smolagents_sees_nothing_new(make: Any, script: Any, stream: bool, serve
         bodies = [json.loads(request.body) for request in server.requests]
         if recorded:
             for body in bodies:
-                assert body.pop("return_token_ids") is body.pop("logprobs") is True
+                assert {body.pop(name) for name in ("logprobs", "return_token_ids", "return_weight_versions")} == {True}
                 body.pop("top_logprobs", None)
         memory = remembered(agent)
         for step in memory:

@@ -16,7 +16,7 @@ from rollout_trace.testing import Fault, Reply, ScriptedServer
 from .harness import add, adding, agent_of, openai_model
 from .test_models import anthropic_adding, litellm_model
 
-CAPTURE = {"logprobs", "return_token_ids"}
+CAPTURE = {"logprobs", "return_token_ids", "return_weight_versions"}
 
 
 def plain(value: Any, key: str | None = None) -> Any:

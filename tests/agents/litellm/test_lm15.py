@@ -78,7 +78,7 @@ def test_ids_are_asked_for(send: Send) -> None:
         with rt.trajectory() as trajectory:
             assert send(post(server))[0] == 200
         (record,) = server.requests
-    assert record.json == {**BODY, "return_token_ids": True, "logprobs": True}
+    assert record.json == {**BODY, "return_token_ids": True, "return_weight_versions": True, "logprobs": True}
     (step,) = trajectory.steps
     assert step.completion_token_ids is not None
     assert step.logprobs is not None
