@@ -127,5 +127,6 @@ def said(steps: Sequence[Step]) -> list[dict[str, Any]]:
 def bodies(server: ScriptedServer, *capture: str) -> list[dict[str, Any]]:
     """The requests that a server got, without ``capture``: the fields that ``engine=`` adds, by default vLLM's."""
     server.wait_idle()
-    left_out = set(capture) or {"logprobs", "top_logprobs", "return_token_ids"}
+    added = {"logprobs", "top_logprobs", "return_token_ids", "return_weight_versions", "stream_options"}
+    left_out = set(capture) or added
     return [{key: value for key, value in record.json.items() if key not in left_out} for record in server.requests]

@@ -142,13 +142,13 @@ def test_a_callback_that_recovers_from_a_models_error(recorded: Recorded) -> Non
     def callback(callback_context: Any, llm_request: Any, error: Exception) -> LlmResponse:
         return answer("recovered")
 
-    with ScriptedServer(Fault(status=400, body={"error": {"message": "broken"}})) as server:
+    with ScriptedServer(Fault(status=404, body={"error": {"message": "broken"}})) as server:
         agent = agent_of(litellm(server), on_model_error_callback=callback)
         trajectory, said = asyncio.run(recorded_run(runner_of(agent)))
         assert len(server.requests) == 1
     assert said == "recovered"
     (step,) = trajectory.steps
-    assert (step.status, step.error and step.error.status) == ("error", 400)
+    assert (step.status, step.error and step.error.status) == ("error", 404)
     assert trajectory.status == "completed"
     recorded.keep(trajectory)
 

@@ -15,7 +15,7 @@ from rollout_trace.testing import Fault, ScriptedServer
 
 from .harness import agent_of, litellm, run, runner_of, text_of
 
-DOWN = Fault(status=400, body={"error": {"message": "down"}})
+DOWN = Fault(status=404, body={"error": {"message": "down"}})
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -186,7 +186,7 @@ def test_structured_output_beside_tools(recorded: Recorded) -> None:
 @pytest.mark.sees("error")
 @ROUTES
 @MODES
-@pytest.mark.parametrize("status", [400, 500])
+@pytest.mark.parametrize("status", [404, 500])
 def test_an_http_error(recorded: Recorded, route: str, config: RunConfig, status: int) -> None:
     async def main(server: ScriptedServer) -> None:
         with rt.trajectory("task"):

@@ -45,7 +45,7 @@ AGENTS: dict[str, tuple[Make, Any]] = {
         lambda server: agent_of(litellm(server), "boss", tools=[AgentTool(agent_of(litellm(server), "helper"))]),
         by_system(boss=once("helper", request="Add."), helper=once("add", a=1, b=2)),
     ),
-    "error": (lambda server: agent_of(litellm(server)), Fault(status=400, body={"error": {"message": "broken"}})),
+    "error": (lambda server: agent_of(litellm(server)), Fault(status=404, body={"error": {"message": "broken"}})),
     "tool error": (lambda server: agent_of(litellm(server)), lambda _, messages: once("fail", reason="x")(messages)),
 }
 

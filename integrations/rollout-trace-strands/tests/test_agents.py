@@ -123,14 +123,14 @@ def test_an_http_error_is_a_step(recorded: Recorded, stream: bool) -> None:
 
 
 def test_a_failed_run_of_its_own_says_what_failed(recorded: Recorded) -> None:
-    with ScriptedServer(Fault(status=400)) as server:
+    with ScriptedServer(Fault(status=404)) as server:
         agent = agent_of(openai_model(server))
-        with pytest.raises(Exception, match="400"):
+        with pytest.raises(Exception, match="404"):
             agent("Add.")
     (trajectory,) = recorded.all()
     assert trajectory.status == "failed"
     assert trajectory.error is not None
-    assert trajectory.error.type == "BadRequestError"
+    assert trajectory.error.type == "NotFoundError"
 
 
 async def _in_an_except_block(agent: Any) -> None:
