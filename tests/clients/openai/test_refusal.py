@@ -164,19 +164,18 @@ def test_a_refusal_is_of_one_shape_of_request(kind: Kind, shape: dict[str, Any])
     assert all(step.completion_token_ids is not None and step.token_issue is None for step in steps)
 
 
-def test_completions_with_echo_and_beams_leave_others_alone(kind: Kind) -> None:
-    """As vLLM refuses them."""
+def test_completions_with_beams_leave_others_alone(kind: Kind) -> None:
+    """With `echo` nothing is asked for."""
 
     async def scenario(client: Any) -> Any:
-        for extra in ({"echo": True, "use_beam_search": True}, {}, {"echo": True}):
+        for extra in ({"use_beam_search": True}, {}, {"echo": True, "use_beam_search": True}):
             await done(client.completions.create(model="m", prompt="hi", extra_body=extra))
 
     with Particular(lambda asked: bool(asked.get("use_beam_search"))) as server:
         _, steps = on(kind, server, scenario, VLLM)
     assert [len(step.attempts) for step in steps] == [2, 1, 1]
-    assert [step.logprobs is not None for step in steps] == [False, True, True]
-    # With ids vLLM would echo no prompt.
-    assert [step.completion_token_ids is not None for step in steps] == [False, True, False]
+    assert [step.logprobs is not None for step in steps] == [False, True, False]
+    assert [step.completion_token_ids is not None for step in steps] == [True, True, False]
 
 
 def test_the_param_of_an_error_says_which_field(kind: Kind) -> None:
