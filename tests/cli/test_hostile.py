@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rollout_trace.cli.commands import COMMANDS
-from tests.amount import amount
+from tests.amount import amount, some
 from tests.file.defects import GOOD_LINE
 
 LINE = GOOD_LINE + b"\n"
@@ -236,7 +236,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Called]:
 
 @pytest.mark.amount
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory")
-@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+@pytest.mark.parametrize("name", some(sorted(ARGUMENTS), *sorted(ARGUMENTS)[::3]))
 def test_hostile_files_give_a_message(name: str, hostile: dict[str, Called]) -> None:
     called = hostile[name]
     assert len(called.outputs) == len(called.calls)

@@ -17,6 +17,7 @@ from rollout_trace import export
 from rollout_trace.export import ExportReport
 from rollout_trace.export._common import MAX_WAITING
 from rollout_trace.view.formats import FORMATS
+from tests.amount import some
 from tests.consumers.traces import trajectory_of
 from tests.export.drawn import drawn
 from tests.export.plain import plain
@@ -40,7 +41,10 @@ def talks(count: int) -> list[rt.Trajectory]:
     return [replace(run, id=str(at)) for at, run in enumerate(made)]
 
 
-@pytest.mark.parametrize("name", [one.name for one in FORMATS.values() if one.streams])
+STREAMED = [one.name for one in FORMATS.values() if one.streams]
+
+
+@pytest.mark.parametrize("name", some(STREAMED, *STREAMED[::4]))
 def test_a_format_that_streams_holds_few_trajectories(name: str, tmp_path: Path) -> None:
     """As ``rollout-trace convert --list`` says: one at a time, or those that wait for others of their episode."""
     options = {"data_source": "a", "ability": "b"} if name == "verl_prompts" else {}

@@ -179,7 +179,7 @@ def test_tasks_with_a_child_each(output: Path) -> None:
     assert [is_child(found[number,], parents[number], None) for number in range(tasks)] == [True] * tasks
 
 
-@pytest.mark.parametrize("method", some(METHODS, "fork", "spawn"))
+@pytest.mark.parametrize("method", some(METHODS, "spawn"))
 def test_multiprocessing(method: str, output: Path) -> None:
     """Each start method: a process, and one that it starts."""
     context: Any = multiprocessing.get_context(method)
@@ -268,6 +268,7 @@ def test_a_pool_of_multiprocessing(method: str, output: Path) -> None:
     assert [is_child(found[key], user, None) for key in ((1,), (2,), (3,))] == [True] * 3
 
 
+@pytest.mark.more
 def test_loky(output: Path) -> None:
     """joblib's processes, which it keeps for the next use."""
     joblib = pytest.importorskip("joblib")

@@ -21,7 +21,7 @@ from rollout_trace.file.encode import encode
 from rollout_trace.testing import RecordedRollout, trajectories
 from rollout_trace.testing._dialects import DIALECTS
 from rollout_trace.view.threads import threads_of
-from tests.amount import amount, some
+from tests.amount import amount
 from tests.strategies import PROFILE
 
 FEW = settings(PROFILE, max_examples=amount(12, 40, 400))
@@ -157,7 +157,8 @@ def kinds_among(options: dict[str, Any], number: int) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("steps", some([0, 1, 2], 1))
+@pytest.mark.more
+@pytest.mark.parametrize("steps", [0, 1, 2])
 def test_examples_shrink(steps: int) -> None:
     # Conditions that any small example meets: how far others shrink depends on what hypothesis finds first.
     found = find(

@@ -485,7 +485,7 @@ def in_a_process() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
-@pytest.mark.parametrize("name", some(SERVERS, *list(SERVERS)[::4]))
+@pytest.mark.parametrize("name", some(SERVERS, next(iter(SERVERS))))
 def test_memory_is_bounded(name: str, in_a_process: Callable[..., Any]) -> None:
     """A process that records takes at most twice the limits more than one that does not, and reads the same."""
     make, request_bytes = SERVERS[name]

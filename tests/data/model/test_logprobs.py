@@ -17,6 +17,7 @@ import pytest
 
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.model import Step
+from tests.amount import some
 from tests.data.model.qwen2 import Qwen2
 from tests.wire.raw import exchanges, steps_of
 
@@ -96,14 +97,14 @@ def test_how_many() -> None:
     assert sum(len(recorded(case.step)[1]) for case in PLAIN) > 1000
 
 
-@pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", some(PLAIN, *PLAIN[::3]), ids=lambda case: case.name)
 def test_logprobs_are_those_of_a_forward_pass(case: Case) -> None:
     """Raw: at temperature 1, whatever temperature, top-p, top-k, bias or allowed ids the request had."""
     prompt, completion, logprobs = recorded(case.step)
     np.testing.assert_allclose(logprobs, calculated(prompt, completion), rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("case", GRAMMAR, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", some(GRAMMAR, *GRAMMAR[::3]), ids=lambda case: case.name)
 def test_under_a_grammar_logprobs_are_of_what_it_allows(case: Case) -> None:
     """A token that was forced has 0.0, and all its alternatives are masked; none is as unlikely as to the model."""
     prompt, completion, logprobs = recorded(case.step)

@@ -119,6 +119,7 @@ def test_clean_environment():
     assert b"own-key" not in (project.pytester.path / "child.jsonl").read_bytes()
 
 
+@pytest.mark.more
 def test_child_processes_of_a_script(project: Project) -> None:
     project.pytester.makepyfile(
         child="""
