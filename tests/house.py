@@ -123,8 +123,12 @@ def main() -> int:
     graph = graph_of(ROOT / PACKAGE)
     for room, below in rooms_below(graph).items():
         print(f"{room:12} imports {' '.join(below) or 'no other room'}")
-    integrations = [one for path in sorted(ROOT.glob("integrations/*/rollout_trace_*")) for one in foreign(path)]
-    faults = {"upward": upward(graph), "in a circle": circles(graph), "of an integration": integrations}
+    sources = sorted(ROOT.glob("integrations/*/rollout_trace_*"))
+    faults = {
+        "upward": upward(graph),
+        "in a circle": [*circles(graph), *(one for source in sources for one in circles(graph_of(source)))],
+        "of an integration": [one for source in sources for one in foreign(source)],
+    }
     for what, found in faults.items():
         print(f"imports {what}: {len(found)}", *found, sep="\n    ")
     print("doors:", *sorted(f"{module} -> {other}" for module, other in DOORS), sep="\n    ")

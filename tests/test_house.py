@@ -45,10 +45,11 @@ def test_every_folder_is_a_room_and_every_door_is_used() -> None:
     assert {door for door in house.DOORS if door[1] not in graph[door[0]]} == set()
 
 
-def test_integrations_import_one_module() -> None:
+def test_integrations_import_one_module_and_no_circle() -> None:
     sources = sorted(house.ROOT.glob("integrations/*/rollout_trace_*"))
     assert len(sources) >= 3
     assert [line for source in sources for line in house.foreign(source)] == []
+    assert [line for source in sources for line in house.circles(house.graph_of(source))] == []
 
 
 @pytest.mark.parametrize(

@@ -14,23 +14,13 @@ from langchain_core.outputs import LLMResult
 from rollout_trace.integration import ModelFrame, enter, warn_once
 from rollout_trace_langchain import fallback, runs, slots
 from rollout_trace_langchain.run import Run
+from rollout_trace_langchain.slots import Batch
 
 if TYPE_CHECKING:
     from rollout_trace.integration import Call, Step
 
 _batch: ContextVar[Batch | None] = ContextVar("rollout_trace_langchain_batch", default=None)
 """The batch that began last in this context."""
-
-
-class Batch:
-    """Prompts of one batch. LangChain reports the start of each of them before it calls the model."""
-
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        self.parameters = parameters
-        self.latest: Run | None = None
-        """The run of the latest prompt."""
-        self.frames: list[PromptFrame] = []
-        """The frames of its prompts, in order; only for text models."""
 
 
 class CallFrame(ModelFrame):

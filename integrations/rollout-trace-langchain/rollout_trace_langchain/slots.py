@@ -9,14 +9,26 @@ it.
 from __future__ import annotations
 
 from asyncio import _get_running_loop
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from rollout_trace.integration import Frame
+from rollout_trace.integration import Frame, ModelFrame
 from rollout_trace.integration import enter as enter_frame
 from rollout_trace.integration import entered as entered_frame
 
 if TYPE_CHECKING:
-    from rollout_trace_langchain.calls import Batch
+    from rollout_trace_langchain.run import Run
+
+
+class Batch:
+    """Prompts of one batch. LangChain reports the start of each of them before it calls the model."""
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self.parameters = parameters
+        self.latest: Run | None = None
+        """The run of the latest prompt."""
+        self.frames: list[ModelFrame] = []
+        """The frames of its prompts, in order; only for text models."""
 
 
 class ContextSlot(Frame):

@@ -11,12 +11,10 @@ from contextlib import asynccontextmanager
 from types import MethodType
 from typing import Any, NamedTuple
 
-from pydantic_ai._run_context import get_current_run_context
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
-from pydantic_ai.settings import merge_model_settings
 
 from rollout_trace.integration import (
     ClassSwap,
@@ -28,8 +26,7 @@ from rollout_trace.integration import (
     guarded,
     record_client,
 )
-from rollout_trace_pydantic_ai import chat
-from rollout_trace_pydantic_ai.runs import Turn, run_of
+from rollout_trace_pydantic_ai.runs import ModelCall
 
 
 class Settings(NamedTuple):
@@ -59,78 +56,6 @@ def record_model(model: Any, settings: Settings) -> None:
             _classes.put_on(model, settings, _methods)
 
 
-class ModelCall:
-    """One call of a model.
-
-    Args:
-        model: that is called.
-        messages: Pydantic AI's messages, as the model gets them.
-        model_settings: the request's.
-        model_request_parameters: the request's; they have its tools.
-        run_context: of the run that makes the call; None if there is none, or for an unstreamed call.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        messages: list[Any],
-        model_settings: Any,
-        model_request_parameters: Any,
-        run_context: Any = None,
-    ) -> None:
-        self._is_client_recorded = _record_client_of(model)
-        # An agent has merged the model's own settings; `pydantic_ai.direct` has not.
-        merged = merge_model_settings(model.settings, model_settings)
-        self._asked = (list(messages), merged, model_request_parameters, model.model_name)
-        self.response: ModelResponse | None = None
-        self.response_id: str | None = None
-        """The provider's id of the answer; None without one."""
-        self.is_answered = False
-        self.is_paused = False
-        """Whether the provider has paused its answer; another call continues it."""
-        turn = _turn_of(run_context or get_current_run_context())
-        self.frame = ModelFrame("pydantic-ai", metadata=None if turn is None else turn.metadata)
-        if turn is not None:
-            turn.calls.append(self)
-        elif (run := run_of(None)) is not None and run.turn is not None:
-            run.turn.add_other(self)
-
-    @guarded
-    def answered(self, answer: ModelResponse | StreamedResponse) -> None:
-        """Ends the frame with a whole answer, which is used if no bytes were seen."""
-        self.is_answered = True
-        self.response_id = answer.provider_response_id
-        self.is_paused = getattr(answer, "state", None) == "suspended"
-        if isinstance(answer, ModelResponse):
-            self.response = answer
-        try:
-            if not self.frame.calls:
-                response = answer if isinstance(answer, ModelResponse) else answer.get()
-                fields = {**chat.request_fields(*self._asked), **chat.answer_fields(response)}
-                self.frame.answered(fields, response_id=self.response_id, cached=self._is_client_recorded)
-        finally:
-            self.frame.end()
-
-    @guarded
-    def failed(self, error: BaseException, stream: StreamedResponse | None = None) -> None:
-        """Ends the frame with the exception that ended the call. ``stream``: has what had arrived; None if nothing."""
-        try:
-            if not self.frame.calls:
-                self.frame.tell(**chat.request_fields(*self._asked))
-                if stream is not None:
-                    self.frame.answered(chat.answer_fields(stream.get()), response_id=stream.provider_response_id)
-        finally:
-            # Of a stream that its reader left, the bytes show whether all of it had arrived.
-            self.frame.end(None if self.frame.calls and isinstance(error, GeneratorExit) else error)
-
-
-def _turn_of(run_context: Any) -> Turn | None:
-    """The turn that a call is made for; None for a call of a tool or a hook, whose context is of no step of the run."""
-    run = None if run_context is None else run_of(run_context.run_id)
-    turn = None if run is None else run.turn
-    return turn if turn is not None and turn.run_step == run_context.run_step else None
-
-
 def _record_client_of(model: Any) -> bool:
     """Makes the client of a recorded model record; False if there is none whose bytes can be seen."""
     settings = _classes.settings_of(model) or Settings(None, False)
@@ -144,7 +69,7 @@ def _begin(model: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
     if isinstance(outer, ModelFrame) and outer.is_open:
         _record_client_of(model)
         return None
-    return ModelCall(model, *args, **kwargs)
+    return ModelCall(_record_client_of(model), model, *args, **kwargs)
 
 
 async def _request(base: Any, model: Any, *args: Any, **kwargs: Any) -> ModelResponse:

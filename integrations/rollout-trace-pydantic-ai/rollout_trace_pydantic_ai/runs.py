@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import ModelRetry, UnexpectedModelBehavior
+from pydantic_ai._run_context import get_current_run_context
 from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import StreamedResponse
+from pydantic_ai.settings import merge_model_settings
 
-from rollout_trace.integration import AgentFrame, ModelFrame, ToolFrame, entered
+from rollout_trace.integration import AgentFrame, ModelFrame, ToolFrame, entered, guarded
 from rollout_trace_pydantic_ai import chat
 
 if TYPE_CHECKING:
+    from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.models import ModelRequestContext
     from pydantic_ai.tools import RunContext
-
-    from rollout_trace_pydantic_ai.capability import RolloutCapability
-    from rollout_trace_pydantic_ai.models import ModelCall
 
 
 class RunFrame(AgentFrame):
     """Frame of one run of an agent. Agents without a capability that run inside it are recorded by the same one."""
 
-    def __init__(self, ctx: RunContext[Any], capability: RolloutCapability) -> None:
+    def __init__(self, ctx: RunContext[Any], capability: AbstractCapability[Any]) -> None:
         """``capability``: the one that records the run."""
         name = None if ctx.agent is None else ctx.agent.name
         super().__init__(name, metadata={"run_id": ctx.run_id}, conversation=ctx.conversation_id)
@@ -153,6 +154,80 @@ class Turn:
         frame.answered({**chat.request_fields(*asked), **chat.answer_fields(response)}, cached=True)
         frame.end()
         self._kept = frame
+
+
+class ModelCall:
+    """One call of a model.
+
+    Args:
+        is_client_recorded: whether the bytes of its client's requests are seen.
+        model: that is called.
+        messages: Pydantic AI's messages, as the model gets them.
+        model_settings: the request's.
+        model_request_parameters: the request's; they have its tools.
+        run_context: of the run that makes the call; None if there is none, or for an unstreamed call.
+    """
+
+    def __init__(
+        self,
+        is_client_recorded: bool,
+        model: Any,
+        messages: list[Any],
+        model_settings: Any,
+        model_request_parameters: Any,
+        run_context: Any = None,
+    ) -> None:
+        self._is_client_recorded = is_client_recorded
+        # An agent has merged the model's own settings; `pydantic_ai.direct` has not.
+        merged = merge_model_settings(model.settings, model_settings)
+        self._asked = (list(messages), merged, model_request_parameters, model.model_name)
+        self.response: ModelResponse | None = None
+        self.response_id: str | None = None
+        """The provider's id of the answer; None without one."""
+        self.is_answered = False
+        self.is_paused = False
+        """Whether the provider has paused its answer; another call continues it."""
+        turn = _turn_of(run_context or get_current_run_context())
+        self.frame = ModelFrame("pydantic-ai", metadata=None if turn is None else turn.metadata)
+        if turn is not None:
+            turn.calls.append(self)
+        elif (run := run_of(None)) is not None and run.turn is not None:
+            run.turn.add_other(self)
+
+    @guarded
+    def answered(self, answer: ModelResponse | StreamedResponse) -> None:
+        """Ends the frame with a whole answer, which is used if no bytes were seen."""
+        self.is_answered = True
+        self.response_id = answer.provider_response_id
+        self.is_paused = getattr(answer, "state", None) == "suspended"
+        if isinstance(answer, ModelResponse):
+            self.response = answer
+        try:
+            if not self.frame.calls:
+                response = answer if isinstance(answer, ModelResponse) else answer.get()
+                fields = {**chat.request_fields(*self._asked), **chat.answer_fields(response)}
+                self.frame.answered(fields, response_id=self.response_id, cached=self._is_client_recorded)
+        finally:
+            self.frame.end()
+
+    @guarded
+    def failed(self, error: BaseException, stream: StreamedResponse | None = None) -> None:
+        """Ends the frame with the exception that ended the call. ``stream``: has what had arrived; None if nothing."""
+        try:
+            if not self.frame.calls:
+                self.frame.tell(**chat.request_fields(*self._asked))
+                if stream is not None:
+                    self.frame.answered(chat.answer_fields(stream.get()), response_id=stream.provider_response_id)
+        finally:
+            # Of a stream that its reader left, the bytes show whether all of it had arrived.
+            self.frame.end(None if self.frame.calls and isinstance(error, GeneratorExit) else error)
+
+
+def _turn_of(run_context: Any) -> Turn | None:
+    """The turn that a call is made for; None for a call of a tool or a hook, whose context is of no step of the run."""
+    run = None if run_context is None else run_of(run_context.run_id)
+    turn = None if run is None else run.turn
+    return turn if turn is not None and turn.run_step == run_context.run_step else None
 
 
 def _given_by(calls: Sequence[ModelCall], response: ModelResponse) -> ModelCall | None:

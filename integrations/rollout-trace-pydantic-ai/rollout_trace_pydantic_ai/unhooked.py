@@ -15,12 +15,12 @@ from rollout_trace.integration import guarded
 from rollout_trace_pydantic_ai.runs import run_of
 
 if TYPE_CHECKING:
-    from rollout_trace_pydantic_ai.capability import RolloutCapability
+    from pydantic_ai.capabilities import AbstractCapability
 
 CAPABILITY = "_rollout_trace_capability"
 """The attribute of a recorded agent that holds its capability; and the mark of the wrapped method."""
 
-everywhere: list[RolloutCapability] = []
+everywhere: list[AbstractCapability[Any]] = []
 """Capabilities for the runs of agents without one; the latest counts."""
 
 
@@ -42,16 +42,16 @@ def install_hook() -> None:
 
 
 @guarded
-def _capability_for(agent: Agent[Any, Any]) -> RolloutCapability | None:
+def _capability_for(agent: Agent[Any, Any]) -> AbstractCapability[Any] | None:
     """The capability to add to a run: the agent's, or that of the recorded run that it begins in, or of all runs."""
-    capability: RolloutCapability | None = vars(agent).get(CAPABILITY)
+    capability: AbstractCapability[Any] | None = vars(agent).get(CAPABILITY)
     if capability is None:
         run = run_of(None)
         capability = run.capability if run is not None else (everywhere[-1] if everywhere else None)
     return None if capability is None or _has_own(agent, type(capability)) else capability
 
 
-def _has_own(agent: Agent[Any, Any], kind: type[RolloutCapability]) -> bool:
+def _has_own(agent: Agent[Any, Any], kind: type[AbstractCapability[Any]]) -> bool:
     """Whether an agent was made with a capability of this class."""
     found: list[Any] = []
     agent.root_capability.apply(found.append)

@@ -11,10 +11,10 @@ from rollout_trace_strands.provider import RolloutHookProvider
 def start() -> Callable[[], None]:
     """Attaches a provider to every agent, graph and swarm that begins a run without one. Returns what ends this."""
     provider = RolloutHookProvider()
-    unhooked.everywhere.append(provider)
+    unhooked.everywhere.append(provider.attach)
 
     def end() -> None:
-        unhooked.everywhere.remove(provider)
+        unhooked.everywhere.remove(provider.attach)
         provider.detach()
 
     return end

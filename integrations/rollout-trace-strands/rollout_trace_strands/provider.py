@@ -25,7 +25,6 @@ from strands.hooks import (
 
 from rollout_trace.integration import Engine, ModelFrame, ToolFrame, check_engine, guarded
 from rollout_trace_strands import chat
-from rollout_trace_strands.clients import Clients
 from rollout_trace_strands.middleware import (
     ExecuteToolContext,
     ExecuteToolStage,
@@ -34,6 +33,7 @@ from rollout_trace_strands.middleware import (
     TypedEvent,
     add_middleware,
 )
+from rollout_trace_strands.models import Clients
 from rollout_trace_strands.runs import Run, Runs
 from rollout_trace_strands.stages import ModelCall, ToolCall
 from rollout_trace_strands.unhooked import install_hook

@@ -15,11 +15,11 @@ from rollout_trace.integration import entered, guarded
 from rollout_trace_strands.runs import RunFrame
 
 if TYPE_CHECKING:
-    from rollout_trace_strands.provider import RolloutHookProvider
+    from collections.abc import Callable
 
 _MARK = "_rollout_trace"
-everywhere: list[RolloutHookProvider] = []
-"""Providers for runs that begin outside of recorded ones; the latest counts."""
+everywhere: list[Callable[[Any], object]] = []
+"""Attach the owner of a run that begins outside of recorded ones to a provider; the latest counts."""
 
 
 def install_hook() -> None:
@@ -50,4 +50,4 @@ def _attach_owner(owner: Any) -> None:
     if isinstance(frame, RunFrame):
         frame.attach(owner)
     elif everywhere:
-        everywhere[-1].attach(owner)
+        everywhere[-1](owner)
