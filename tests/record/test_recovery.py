@@ -116,6 +116,29 @@ def test_damage_costs_what_it_hits(left: tuple[bytes, list[rt.Trajectory]], tmp_
         assert str(files_of(output)[0]) in str(found.report)
 
 
+def test_a_damaged_request_that_others_are_differences_of(tmp_path: Path) -> None:
+    """They cannot be restored: their tokens are withheld, for nobody knows what they answer."""
+    output = tmp_path / "out.jsonl"
+    journal = Journal(output)
+    with ScriptedServer("some words to say") as server, journaled(journal):
+        client = sdk(server)
+        for number in range(3):
+            ask(client, "x" * 5000 + str(number))
+    died(journal)
+    (file,) = files_of(output)
+    data = file.read_bytes()
+    first = next(one for one in form.records(data) if isinstance(one, form.Record) and one.kind == form.CALL)
+    at = first.offset + 3000
+    file.write_bytes(data[:at] + b"y" + data[at + 1 :])
+    recovered = rt.recover(output)
+    (found,) = recovered
+    codes = [step.token_issue and step.token_issue.code for step in found.steps]
+    assert codes == ["recorder_failed"] * 2
+    assert all(step.messages is None and step.completion_token_ids is None for step in found.steps)
+    assert [step.completion.content for step in found.steps if step.completion] == ["some words to say"] * 2
+    assert str(recovered.report).count("cannot be restored") == 2
+
+
 @pytest.mark.parametrize("size", [0, 1, 3, 24, 5000])
 def test_random_bytes(size: int, tmp_path: Path) -> None:
     output = place(tmp_path, random.Random(size).randbytes(size))
