@@ -24,6 +24,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.file import journal as journal_files
+from rollout_trace.record import call as call_module
 from rollout_trace.record import sink
 from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response
@@ -387,8 +388,10 @@ def long_call(kind: str, *, wraps: bool) -> str:
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_long_calls(kind: str, tmp_path: Path) -> None:
+def test_long_calls(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is bounded as memory is, and what is recovered of the call is what was recorded."""
+    # On a busy machine the stream takes seconds, and what came by then would be written each second.
+    monkeypatch.setattr(call_module, "JOURNAL_SECONDS", 3600.0)
     path = tmp_path / "rollouts.jsonl"
     path.touch()
     recording = rt.recording(path, lock_timeout=0.0)

@@ -17,10 +17,12 @@ import orjson
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients import recorder
 from rollout_trace.file import journal as journal_files
 from rollout_trace.file import journal_format as form
 from rollout_trace.record import call as call_module
 from rollout_trace.record.journal import Journal
+from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import state_of
 from rollout_trace.testing import Reply, ScriptedServer
 
@@ -114,6 +116,57 @@ def test_damage_costs_what_it_hits(left: tuple[bytes, list[rt.Trajectory]], tmp_
         assert sum(len(one.steps) for one in found) >= 7
         assert any(one.offset <= at < one.offset + one.length + 2000 for one in found.report.damaged)
         assert str(files_of(output)[0]) in str(found.report)
+
+
+def test_a_damaged_request_that_others_are_differences_of(tmp_path: Path) -> None:
+    """They cannot be restored: their tokens are withheld, for nobody knows what they answer."""
+    output = tmp_path / "out.jsonl"
+    journal = Journal(output)
+    with ScriptedServer("some words to say") as server, journaled(journal):
+        client = sdk(server)
+        for number in range(3):
+            ask(client, "x" * 5000 + str(number))
+    died(journal)
+    (file,) = files_of(output)
+    data = file.read_bytes()
+    first = next(one for one in form.records(data) if isinstance(one, form.Record) and one.kind == form.CALL)
+    at = first.offset + 3000
+    file.write_bytes(data[:at] + b"y" + data[at + 1 :])
+    recovered = rt.recover(output)
+    (found,) = recovered
+    codes = [step.token_issue and step.token_issue.code for step in found.steps]
+    assert codes == ["recorder_failed"] * 2
+    assert all(step.messages is None and step.completion_token_ids is None for step in found.steps)
+    assert [step.completion.content for step in found.steps if step.completion] == ["some words to say"] * 2
+    assert str(recovered.report).count("cannot be restored") == 2
+
+
+def test_a_stream_whose_middle_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of it may lack tokens between two others: all are withheld."""
+    monkeypatch.setattr(call_module, "JOURNAL_SECONDS", 0.0)
+    output = tmp_path / "out.jsonl"
+    journal = Journal(output)
+    with journaled(journal) as trajectory:
+        call = recorder.begin(Settings(lambda method, path: None), "openai.chat")
+        recorder.attempt(call, b'{"model": "m"}')
+        recorder.answered(call, 200, {"content-type": "text/event-stream"})
+        for number, reason in ((1, b"null"), (2, b"null"), (3, b'"stop"')):
+            event = b'data: {"choices": [{"index": 0, "delta": {}, "token_ids": [%d], "finish_reason": %b}]}\n\n'
+            recorder.receive(call, event % (number, reason))
+        recorder.ended(call)
+        (step,) = trajectory.steps
+        assert list(step.completion_token_ids) == [1, 2, 3]  # type: ignore[arg-type]
+        died(journal)
+    (file,) = files_of(output)
+    data = file.read_bytes()
+    assert data.count(b"[2]") == 1
+    file.write_bytes(data.replace(b"[2]", b"[9]"))
+    recovered = rt.recover(output)
+    ((step,),) = (one.steps for one in recovered)
+    assert (step.finish_reason, step.completion_token_ids) == ("stop", None)
+    assert step.token_issue is not None
+    assert step.token_issue.code == "recorder_failed"
+    assert f"of the response of call {step.call_id} are missing" in str(recovered.report)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 24, 5000])

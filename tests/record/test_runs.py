@@ -318,6 +318,28 @@ def test_a_child_that_outlives_its_parent_gets_the_reward(tmp_path: Path, caplog
     assert said(caplog, "was set after the trajectory had been written") == []
 
 
+def test_a_child_that_outlives_the_nearest_giver_has_its_reward() -> None:
+    """What an outer trajectory gives its children later does not take the place of it."""
+    go, is_in, kept = threading.Event(), threading.Event(), list[rt.Trajectory]()
+
+    def work() -> None:
+        with rt.trajectory("late") as late:
+            kept.append(late)
+            is_in.set()
+            go.wait(30)
+
+    with rt.trajectory("lead"):
+        with rt.trajectory("middle"):
+            thread = threading.Thread(target=rt.propagate(work))
+            thread.start()
+            is_in.wait(30)
+            rt.reward(0.1, children=True)
+        rt.reward(0.2, children=True)
+    go.set()
+    thread.join()
+    assert [one.reward for one in kept] == [0.1]
+
+
 # What is said of trajectories in which nothing was recorded.
 
 

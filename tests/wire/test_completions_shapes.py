@@ -90,6 +90,25 @@ def test_logprobs_of_other_tokens_are_not_paired() -> None:
         assert step.token_issue.message == "the ids and the logprobs are of different tokens from position 1 on."
 
 
+@pytest.mark.parametrize("case", ["null", "not whole", "no id", "not spelled"])
+def test_ids_of_which_one_is_missing_are_none(case: str) -> None:
+    """Those of a completion, whose logprobs stay, and those of an echoed prompt: no usage need count these."""
+    gaps: dict[str, dict[str, Any]] = {
+        "null": arrays(*LOGPROBS, token_ids=[5, None]),
+        "not whole": arrays(*LOGPROBS, token_ids=[5.0, 6.5]),
+        "no id": {"content": [{**ENTRIES[0], "token_id": 5}, ENTRIES[1]]},
+        "not spelled": arrays(*LOGPROBS, tokens=["token_id:5", "token_id:"]),
+    }
+    step = read(body(choice(logprobs=gaps[case]), usage=usage(1, 2)))
+    assert (step.completion_token_ids, numbers(step.logprobs)) == (None, LOGPROBS)
+    assert step.token_issue is not None
+    assert step.token_issue.code == "ids_missing"
+    echoed = arrays(None, -9, *LOGPROBS, token_ids=[7, None, *IDS])
+    step = read(body(choice(token_ids=IDS, logprobs=echoed), usage=usage(2, 2)), echo=True)
+    assert (step.prompt_token_ids, numbers(step.completion_token_ids)) == (None, IDS)
+    assert numbers(step.logprobs) == LOGPROBS
+
+
 def test_tensorrt_llm_without_detokenizing_gives_ids_and_no_text() -> None:
     """The text is empty, not missing."""
     step = read(body(choice("", token_ids=IDS), usage=usage(1, 2)))

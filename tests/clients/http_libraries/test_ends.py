@@ -11,7 +11,7 @@ import pytest
 from rollout_trace.testing import Fault, Reply
 from tests.clients.either import done
 
-from .harness import AIOHTTP, CHAT, LIBRARIES, REQUESTS, Library, World, assert_recorded, both
+from .harness import AIOHTTP, CHAT, LIBRARIES, REQUESTS, Library, World, assert_recorded, both, run, settings_for
 
 STREAM = {**CHAT, "stream": True}
 each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda one: one.name)
@@ -184,6 +184,27 @@ def test_the_same_request_again(library: Library) -> None:
     step = both(library, [[Fault(status=500), Fault(status=429), "fine"]] * 3, scenario).step
     assert [one.status for one in step.attempts] == [500, 429, 200]
     assert step.status == "ok"
+
+
+@pytest.mark.parametrize("library", [one for one in LIBRARIES if one.kind == "async"], ids=lambda one: one.name)
+def test_the_same_request_twice_at_once(library: Library) -> None:
+    """Neither had failed when the other was sent: they are two calls."""
+
+    async def scenario(world: World) -> Any:
+        async def ask() -> Any:
+            response = await world.post(streamed=True)
+            body = b"".join([piece async for piece in _each(pieces(library, response))])
+            await closed(library, response)
+            return body
+
+        tasks = [asyncio.ensure_future(ask()) for _ in range(2)]
+        await asyncio.to_thread(world.server.wait_held, 2)
+        world.server.release()
+        return await asyncio.gather(*tasks)
+
+    # Which of them gets which connection is open.
+    ours = run(library, Fault(status=500, hold=True), scenario, settings_for())
+    assert [[one.status for one in step.attempts] for step in ours.steps] == [[500], [500]]
 
 
 @pytest.mark.parametrize("library", [one for one in LIBRARIES if one.kind == "async"], ids=lambda one: one.name)

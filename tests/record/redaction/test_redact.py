@@ -465,6 +465,16 @@ def test_a_prompt_of_ids_that_repeats_a_redacted_answer_loses_them() -> None:
     assert clean.steps[4] is other
 
 
+def test_a_prompt_whose_bytes_hold_an_answer_between_its_ids_keeps_them() -> None:
+    """``[256, 0]`` has the bytes of ``[1]``, one byte further on."""
+    answer = step(0, completion=rt.Completion(content=SECRET), completion_token_ids=[1], logprobs=[-1.0])
+    other = step(1, prompt_token_ids=[256, 0])
+    again = step(2, prompt_token_ids=[256, 0, 1])
+    clean = Redactor(MAIL).apply(rt.Trajectory(steps=[answer, other, again]))
+    assert [one.trainable for one in clean.steps] == [False, True, False]
+    assert clean.steps[1] is other
+
+
 def test_steps_that_come_one_by_one_are_changed_as_all_at_once() -> None:
     trajectory, redactor = conversation(10, 4), Redactor(MAIL)
     one_by_one = redactor.begin()
