@@ -333,7 +333,8 @@ def _teed_class(base: Any) -> Any:
 
 def _holds_more(raw: Any) -> bool:
     """Whether urllib3, from 2.0 on, has unpacked more of a body than it has given, or holds more to unpack."""
-    return len(getattr(raw, "_decoded_buffer", ())) > 0 or getattr(raw._decoder, "has_unconsumed_tail", False)
+    is_held = getattr(getattr(raw, "_decoder", None), "has_unconsumed_tail", False)
+    return bool(is_held or len(getattr(raw, "_decoded_buffer", ())))
 
 
 def _size(amt: Any = None, *args: Any, **kwargs: Any) -> int | None:
