@@ -92,14 +92,12 @@ def without_refused(
     """
     if status not in _REFUSAL_STATUSES:
         return None
-    refused = _blamed(call, added, body, _fields_named_in(content, added))
     message = f"HTTP {status}: {error_of(content, status).message[:300]}"
     refusal = Refusal(message, time.monotonic() + ASK_AGAIN)
-    remaining = dict(added) if refused else {}
-    for name in refused or added:
+    remaining = dict(added)
+    for name in _blamed(call, added, body, _fields_named_in(content, added)) or added:
         call.refusals[_key_name(call, name, added[name])] = refusal
-        if refused:
-            _take_back(call, remaining, name)
+        _take_back(call, remaining, name)
     drop_dependent(call, remaining, body)
     return remaining
 

@@ -176,7 +176,7 @@ def answered(call: Call, result: Any) -> None:
             tee_aiohttp(content, call)
         elif hasattr(content, "stream"):
             record_head(call, content)
-            content.stream = tee(content.stream, call, None)
+            content.stream = tee(content.stream, call)
         else:
             _tee_requests(content, call)
     except Exception as error:

@@ -18,11 +18,10 @@ from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import HTTPStatusError, ResponseHead
 from rollout_trace.clients.http_exchange import HTTPExchange, begun
-from rollout_trace.clients.tee import added_chunks
+from rollout_trace.clients.tee import AsyncTee, SyncTee, added_chunks
 from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.added_chunks import AddedChunks
     from rollout_trace.record.settings import Settings
 
 
@@ -106,81 +105,12 @@ class _Exchange(HTTPExchange):
                 recorder.attempt_failed(call, HTTPStatusError(ResponseHead(response.status, headers)))
             # Its chunks have no content encoding any more.
             call.is_decompressed = True
-            if is_async:
-                response._chunks = _AsyncChunks(response._chunks, call, added_chunks(call))
-                response._release = _ended_async(response._release, call)
-            else:
-                response._chunks = _Chunks(response._chunks, call, added_chunks(call))
-                response._release = _ended(response._release, call)
+            response._chunks = (AsyncTee if is_async else SyncTee)(response._chunks, call, added_chunks(call))
+            response._release = (_ended_async if is_async else _ended)(response._release, call)
         except Exception as error:
             guard.failed("answered", call, error)
             # Nothing of the body will be seen.
             recorder.ended(call)
-
-
-class _Chunks:
-    """The chunks of a body, which their call gets too. Not all are handed on."""
-
-    def __init__(self, chunks: Iterator[bytes], call: Call, added: AddedChunks | None) -> None:
-        self._chunks = chunks
-        self._call = call
-        self._added = added
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        while True:
-            try:
-                chunk = next(self._chunks)
-            except StopIteration:
-                recorder.finished(self._call)
-                end(self._call)
-                if self._added is not None and (rest := self._added.rest()):
-                    return rest
-                raise
-            except BaseException as error:
-                end(self._call, error)
-                raise
-            recorder.receive(self._call, chunk)
-            if self._added is None or (chunk := self._added.shown(chunk)):
-                return chunk
-
-    def __del__(self) -> None:
-        # A response that nobody closed. It only marks the call as ended: a finalizer must take no lock.
-        end(self._call, GeneratorExit())
-
-
-class _AsyncChunks:
-    """The same for the chunks of an async transport."""
-
-    def __init__(self, chunks: AsyncIterator[bytes], call: Call, added: AddedChunks | None) -> None:
-        self._chunks = chunks
-        self._call = call
-        self._added = added
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while True:
-            try:
-                chunk = await self._chunks.__anext__()
-            except StopAsyncIteration:
-                recorder.finished(self._call)
-                end(self._call)
-                if self._added is not None and (rest := self._added.rest()):
-                    return rest
-                raise
-            except BaseException as error:
-                end(self._call, error)
-                raise
-            recorder.receive(self._call, chunk)
-            if self._added is None or (chunk := self._added.shown(chunk)):
-                return chunk
-
-    def __del__(self) -> None:
-        end(self._call, GeneratorExit())
 
 
 def _ended(release: Any, call: Call) -> Any:

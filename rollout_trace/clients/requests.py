@@ -171,7 +171,7 @@ def _tee(raw: Any, call: Call) -> None:
 
 
 class _Tee:
-    __slots__ = ("added", "call", "is_reading")
+    __slots__ = ("added", "call", "failure", "is_over", "is_reading", "ready")
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -179,6 +179,12 @@ class _Tee:
         """Takes out what is not handed on."""
         self.is_reading = False
         """Whether a method of urllib3 runs, which may call others."""
+        self.ready = bytearray()
+        """What is to be handed on and was not yet: more has come than its reader asked for."""
+        self.is_over = False
+        """Nothing more comes."""
+        self.failure: BaseException | None = None
+        """What the body ended with, to be raised once all of ``ready`` has been read."""
 
     def begin(self, raw: Any, *args: Any, **kwargs: Any) -> None:
         """Notes whether what is read, with these arguments, is without its content encoding."""
@@ -186,40 +192,69 @@ class _Tee:
             self.call.is_decompressed = False
             self.added = added_chunks(self.call)
 
-    def receive(self, data: Any) -> Any:
-        """Records what was read, and returns what is handed on of it, which may be nothing."""
+    def receive(self, data: Any) -> None:
+        """Records what was read; what is handed on of it, which may be nothing, goes to ``ready``."""
         if data:
             recorder.receive(self.call, bytes(data))
-        return self.added.shown(bytes(data)) if data and self.added is not None else data
+            self.ready += data if self.added is None else self.added.shown(bytes(data))
 
-    def rest(self) -> bytes:
-        """What is still to be handed on at the end of the body."""
-        return b"" if self.added is None else self.added.rest()
+    def take(self, raw: Any, size: int | None) -> bytes:
+        """The next bytes to hand on, at most ``size``; after the last ones, the failure that the body ended with."""
+        if self.failure is not None and not self.ready:
+            failure, self.failure = self.failure, None
+            self._leave(raw)
+            try:
+                raise failure
+            finally:
+                # Its traceback has this frame: the response would not be freed.
+                del failure
+        found = bytes(self.ready[:size])
+        del self.ready[:size]
+        self._leave(raw)
+        return found
 
     def finish(self, raw: Any) -> None:
-        """Ends the call with the end of the body."""
-        if _is_short(raw):
+        """Ends the call with the end of the body, unless it has ended with a failure."""
+        if not self.is_over and _is_short(raw):
             self.end(raw, ConnectionError(_SHORT))
-        else:
+        elif not self.is_over:
             recorder.finished(self.call)
             self.end(raw)
 
     def end(self, raw: Any, cut: BaseException | None = None) -> None:
-        """Ends the call and gives the response its own class again."""
+        """Ends the call, and gives the response its own class again unless there is still something to hand on."""
         end(self.call, cut)
-        if vars(raw).pop(_TEE, None) is not None:
+        self.is_over = True
+        if self.added is not None:
+            self.ready += self.added.rest()
+        self._leave(raw)
+
+    def drop(self, raw: Any) -> None:
+        """Hands nothing more on: the response is closed."""
+        self.ready.clear()
+        self.failure = None
+        self._leave(raw)
+
+    def _leave(self, raw: Any) -> None:
+        if self.is_over and not self.ready and self.failure is None and vars(raw).pop(_TEE, None) is not None:
             raw.__class__ = type(raw).__mro__[1]
 
-    def run(self, raw: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The result of a function that reads the response."""
+    def read(self, raw: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Reads on by a function of urllib3; returns what came: nothing, too, where it failed."""
         self.is_reading = True
         try:
-            return function(*args, **kwargs)
+            data = function(*args, **kwargs)
+        except Exception as error:
+            self.failure = error
+            self.end(raw, error)
+            return None
         except BaseException as error:
             self.end(raw, error)
             raise
         finally:
             self.is_reading = False
+        self.receive(data)
+        return data
 
 
 @lru_cache(maxsize=16)
@@ -236,25 +271,20 @@ def _teed_class(base: Any) -> Any:
                 yield from found
                 return
             tee.begin(self, *args, **kwargs)
+            # Unpacked, a chunk may be longer than was asked for.
+            size = None if tee.added is None else _size(*args, **kwargs)
             try:
-                while (chunk := tee.run(self, next, found, None)) is not None:
-                    if chunk and not (chunk := tee.receive(chunk)):
-                        continue
-                    try:
-                        yield chunk
-                    except GeneratorExit as error:
-                        found.close()
-                        # Of some bodies the rest can still be read.
-                        if self.closed:
-                            tee.end(self, error)
-                        raise
-            except Exception:
-                if rest := tee.rest():
-                    yield rest
+                while not tee.is_over or tee.ready or tee.failure is not None:
+                    if not (tee.is_over or tee.ready) and tee.read(self, next, found, None) is None:
+                        tee.finish(self)
+                    if tee.ready or tee.failure is not None:
+                        yield tee.take(self, size)
+            except GeneratorExit as error:
+                found.close()
+                # Of some bodies the rest can still be read.
+                if self.closed:
+                    tee.end(self, error)
                 raise
-            tee.finish(self)
-            if rest := tee.rest():
-                yield rest
 
         return chunks
 
@@ -266,17 +296,15 @@ def _teed_class(base: Any) -> Any:
             if tee is None or tee.is_reading:
                 return getattr(base, name)(self, *args, **kwargs)
             tee.begin(self, *args, **kwargs)
-            while True:
-                read = tee.run(self, getattr(base, name), self, *args, **kwargs)
-                shown = tee.receive(read)
-                # Nothing at all would say that the body has ended.
-                if shown or not read or self.closed:
+            size = _size(*args, **kwargs)
+            is_all = name == "read" and size is None
+            while not tee.is_over and (is_all or not tee.ready):
+                read = tee.read(self, getattr(base, name), self, *args, **kwargs)
+                if self.closed and not _holds_more(self):
+                    tee.finish(self)
+                elif not read:
                     break
-            if self.closed:
-                tee.finish(self)
-                if rest := tee.rest():
-                    shown = (shown or b"") + rest
-            return shown
+            return tee.take(self, None if tee.added is None else size)
 
         return data
 
@@ -285,6 +313,7 @@ def _teed_class(base: Any) -> Any:
         # Before it is closed: should that raise, the call has ended all the same.
         if tee is not None and not tee.is_reading:
             tee.end(self)
+            tee.drop(self)
         base.close(self)
 
     def __del__(self: Any) -> None:
@@ -300,6 +329,17 @@ def _teed_class(base: Any) -> Any:
     for ways, kind in ((("stream", "read_chunked"), iterated), (("read", "read1"), returned)):
         methods.update((name, functools.wraps(getattr(base, name))(kind(name))) for name in ways if hasattr(base, name))
     return type(base)(base.__name__, (base,), names | methods)
+
+
+def _holds_more(raw: Any) -> bool:
+    """Whether urllib3, from 2.0 on, has unpacked more of a body than it has given, or holds more to unpack."""
+    is_held = getattr(getattr(raw, "_decoder", None), "has_unconsumed_tail", False)
+    return bool(is_held or len(getattr(raw, "_decoded_buffer", ())))
+
+
+def _size(amt: Any = None, *args: Any, **kwargs: Any) -> int | None:
+    """The most bytes that a method of urllib3, called with these arguments, may give at once; None: any number."""
+    return None if amt is None or amt < 0 else amt
 
 
 def _unpacks(raw: Any, amt: Any = None, decode_content: Any = None, cache_content: Any = False) -> bool:

@@ -11,7 +11,7 @@ from rollout_trace.engines.added_chunks import AddedChunks
 from rollout_trace.record.call import Call, end
 
 
-def tee(stream: Any, call: Call, added: AddedChunks | None) -> Any:
+def tee(stream: Any, call: Call, added: AddedChunks | None = None) -> Any:
     """A stream that yields what ``stream`` yields, and passes each chunk, its end and its error to the call.
 
     It is an instance of the HTTP library's own stream class, since those libraries check for it.
@@ -19,7 +19,7 @@ def tee(stream: Any, call: Call, added: AddedChunks | None) -> Any:
     Args:
         stream: of the response.
         call: or who receives in its place.
-        added: takes out what is not handed on, from ``added_chunks``.
+        added: takes out what is not handed on, from ``added_chunks``; None: all is.
     """
     kind: Any = type(stream)
     return _tee_class(kind)(stream, call, added)
@@ -56,7 +56,9 @@ class _Tee:
         end(self._call, GeneratorExit())
 
 
-class _SyncTee(_Tee):
+class SyncTee(_Tee):
+    """A tee on chunks that are iterated."""
+
     def __iter__(self) -> Iterator[bytes]:
         call, added = self._call, self._added
         try:
@@ -83,7 +85,9 @@ class _SyncTee(_Tee):
         self._stream.close()
 
 
-class _AsyncTee(_Tee):
+class AsyncTee(_Tee):
+    """A tee on chunks that are iterated asynchronously."""
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         call, added = self._call, self._added
         try:
@@ -104,7 +108,7 @@ class _AsyncTee(_Tee):
             yield rest
 
     async def aclose(self) -> None:
-        # As in `_SyncTee.close`.
+        # As in `SyncTee.close`.
         end(self._call)
         await self._stream.aclose()
 
@@ -121,7 +125,7 @@ def _exhausted(call: Call) -> None:
 def _tee_class(kind: Any) -> Any:
     for base in kind.__mro__:
         if base.__name__ == "SyncByteStream":
-            return type("TeedStream", (_SyncTee, base), {})
+            return type("TeedStream", (SyncTee, base), {})
         if base.__name__ == "AsyncByteStream":
-            return type("TeedStream", (_AsyncTee, base), {})
+            return type("TeedStream", (AsyncTee, base), {})
     raise TypeError(f"a response stream of type {kind.__module__}.{kind.__qualname__} is not one that can be recorded.")

@@ -19,6 +19,9 @@ _AS_IDS = "return_tokens_as_token_ids"
 def wished_fields(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of ``rt.Engine``'s options that the caller has not set. Warns of what this form of call never has."""
     engine = "" if call.profile is None else call.profile.name
+    asks = () if call.profile is None else call.profile.ask.get(call.protocol, ())
+    # What a request of this form must not have has no number either.
+    withheld = {name for ask in asks if ask.without is not None and body.get(ask.without) for name in ask.fields}
     streamed, has_tools = bool(body.get("stream")), bool(body.get("tools"))
     fields: dict[str, Any] = {}
     for wish in wishes_for(engine, wishes, call.protocol, streamed=streamed, has_tools=has_tools):
@@ -28,7 +31,7 @@ def wished_fields(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[s
                 f"Engine({engine!r}, {wish.option}={getattr(wishes, wish.option)!r}): {wish.obstacle}.",
             )
         for name, value in wish.asks.items():
-            if _is_free(name, body):
+            if name not in withheld and _is_free(name, body):
                 # SGLang has one number for the alternatives of prompt and completion.
                 fields[name] = max(fields[name], value) if name in fields else value
     if engine == "vllm" and wishes.sampling_mask and lacks_top_k(body) and not call.settings.quiet:

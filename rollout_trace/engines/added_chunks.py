@@ -38,6 +38,7 @@ _END_OF_EVENT: Final = re.compile(rb"\n\r?\n|\r\r")
 _LONGEST_END: Final = 3
 _may_be_added: Final = re.compile(rb'"delta": ?\{(?:"\w+": ?null,? ?)*\}|"choices": ?\[\]').search
 """A comparison of bytes that chunks with something in them fail: none of them is parsed."""
+_has_usage: Final = re.compile(rb'"usage": ?\{').search
 
 
 def answers_to(protocol: str, added: Mapping[str, Any], body: Mapping[str, Any]) -> frozenset[str]:
@@ -70,16 +71,19 @@ class AddedChunks:
         names: of the answers to the added fields, from ``answers_to``.
     """
 
-    __slots__ = ("_held", "_names")
+    __slots__ = ("_before", "_held", "_names")
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
         self._held = bytearray()
         """The beginning of an event whose end has not arrived: nobody can use it before."""
+        self._before = b""
+        """What was handed on last: whole events."""
 
     def shown(self, chunk: bytes) -> bytes:
         """The bytes to hand on once a chunk has arrived, with what was held back before. They may be none."""
         if not self._held and chunk.endswith(b"\n\n") and not _may_be_added(chunk):
+            self._before = chunk
             return chunk
         # What was searched before is not searched again: an event may be long, and come in many pieces.
         begins = max(0, len(self._held) - _LONGEST_END + 1)
@@ -91,6 +95,7 @@ class AddedChunks:
                 end = found.end()
                 if not (_may_be_added(event) and self._is_added(event)):
                     events.append(event)
+                    self._before = event
             del self._held[:end]
             return b"".join(events)
         except Exception as error:
@@ -113,12 +118,17 @@ class AddedChunks:
         names = [name for name, value in chunk.items() if name not in _OF_EVERY_CHUNK and self._says(name, value)]
         if not choices and "usage" in names:
             # With the usage that was asked for comes what else there is, as vLLM's metrics.
-            return "usage" in self._names
+            return "usage" in self._names and not self._sends_usage
         if "usage" in names and _RUNNING_USAGE in self._names:
             names.remove("usage")
         names += [name for choice in choices for name in self._names_in(choice)]
         # Without any answer, a chunk in which nothing is said came by itself.
         return bool(names) and self._names.issuperset(names)
+
+    @property
+    def _sends_usage(self) -> bool:
+        """Whether the server sends usage unasked: vLLM with ``--enable-force-include-usage`` has it in every chunk."""
+        return _RUNNING_USAGE not in self._names and _has_usage(self._before) is not None
 
     def _names_in(self, choice: Any) -> Iterator[str]:
         """The names of what a choice says. An empty ``delta`` says nothing."""

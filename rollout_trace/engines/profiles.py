@@ -123,7 +123,8 @@ _VLLM = EngineProfile(
 
 # SGLang 0.5.23, source. A chat stream refuses `return_token_ids`, and has the ids in `sglext` instead; completions
 # accept it in both. Logprobs are of the logits over the temperature, unless SGLANG_RETURN_ORIGINAL_LOGPROB=1.
-# Fingerprint and grammars are from the source too.
+# Fingerprint and grammars are from the source too. Completions with `echo` and `logprobs: 0` are answered with status
+# 500 before #34776 (August 2026); ids change no echo.
 _SGLANG = EngineProfile(
     "sglang",
     {
@@ -132,7 +133,7 @@ _SGLANG = EngineProfile(
             Ask({"return_token_ids": True}, streamed=False),
             Ask({"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}, streamed=True),
         ),
-        "openai.completions": (Ask({"logprobs": 0, "return_token_ids": True}),),
+        "openai.completions": (Ask({"logprobs": 0}, without="echo"), Ask({"return_token_ids": True})),
     },
     "processed",
     owned_by="sglang",
@@ -164,9 +165,10 @@ _LLAMA_SERVER = EngineProfile(
 )
 
 # NVIDIA Dynamo 1.5, in front of vLLM, SGLang and TensorRT-LLM: source of its workers, its documentation. Only vLLM has
-# ids in `engine_data`, all of them on the last chunk. `completion_token_ids` come from every engine, and are refused if
-# there are several choices or prompts; `prompt_token_ids` are ignored by frontends before #13640 (August 2026). What
-# logprobs are of is the worker's setting. `owned_by` is "nvidia" of other servers too.
+# ids in `engine_data`, all of them on the last chunk. No field changes the text of an `echo`. `completion_token_ids`
+# come from every engine, and are refused if there are several choices or prompts; `prompt_token_ids` are ignored by
+# frontends before #13640 (August 2026). What logprobs are of is the worker's setting. `owned_by` is "nvidia" of other
+# servers too.
 _DYNAMO_IDS: Final = (
     Ask({"nvext": {"extra_fields": ["engine_data", "prompt_token_ids"]}}),
     Ask({"nvext": {"extra_fields": ["completion_token_ids"]}}, only_choice=True),

@@ -10,9 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace.data.exchange import Exchange
+from rollout_trace.engines.added_chunks import AddedChunks, answers_to
+from rollout_trace.engines.profiles import capture_fields
 from rollout_trace.wire.recognise import protocol_of_request
 
 from ._messages import ConnectionCut, RequestRecord, Response, refusal
+from ._normal_form import parsed
 from ._server import LoopbackServer
 from .matching import Matcher, Request, Unmatched
 from .replay import response_of
@@ -101,7 +104,7 @@ class ReplayingServer(CassetteServer):
         except ValueError as failure:
             found = failure
         if isinstance(found, Exchange):
-            return self._replay(found, record)
+            return self._replay(found, record, asked_beside(found, request))
         with self._found_lock:
             self._unanswered.append(found)
         text = found.text() if isinstance(found, Unmatched) else str(found)
@@ -109,9 +112,9 @@ class ReplayingServer(CassetteServer):
         message = " ".join(text.partition("\n\n")[0].split())
         return refusal("not_recorded", message)
 
-    def _replay(self, exchange: Exchange, record: RequestRecord) -> Response:
+    def _replay(self, exchange: Exchange, record: RequestRecord, added: AddedChunks | None) -> Response:
         leave = partial(self._leave, record.socket)
-        response = response_of(exchange, wait=self._wait if self._timing else None, leave=leave)
+        response = response_of(exchange, wait=self._wait if self._timing else None, leave=leave, added=added)
         if response.status >= 400 and not self._timing:
             # SDKs that try again do so at once, in place of the seconds that they waited then.
             kept = [(name, value) for name, value in response.headers if name != _RETRY_AFTER]
@@ -164,6 +167,22 @@ class RecordingServer(CassetteServer):
         with self._began_lock:
             self._exchanges.append(forwarding)
         return forwarding.send(url, record, self.closing)
+
+
+def asked_beside(exchange: Exchange, request: Request) -> AddedChunks | None:
+    """What takes the chunks out of a recorded stream that came only because of fields that this request does not have.
+
+    A recorder had added them, and not handed these chunks on. One that adds them again takes them out itself.
+    """
+    own, then = parsed(request.body), parsed(exchange.request)
+    is_readable = (
+        isinstance(own, dict) and isinstance(then, dict) and not dict(exchange.headers).get("content-encoding")
+    )
+    if not is_readable or "text/event-stream" not in exchange.content_type:
+        return None
+    added = {name: then[name] for name in capture_fields() if name in then and then[name] != own.get(name)}
+    names = answers_to(exchange.protocol or "", added, own)
+    return AddedChunks(names) if names and "text/event-stream" in exchange.content_type else None
 
 
 def wait_for_close(connection: socket.socket | None, closing: threading.Event, seconds: float = _LEFT_OPEN) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from rollout_trace.data.exchange import Exchange
+from rollout_trace.engines.added_chunks import AddedChunks
 
 from ._messages import Part, RequestRecord, Response, cut, json_response
 from ._server import LoopbackServer
@@ -91,6 +92,7 @@ def response_of(
     *,
     wait: Callable[[float], None] | None = None,
     leave: Callable[[], None] | None = None,
+    added: AddedChunks | None = None,
 ) -> Response:
     """The recorded response, which ends as it ended then.
 
@@ -98,14 +100,17 @@ def response_of(
         exchange: what was recorded.
         wait: called with the seconds before the answer and between its pieces; None: without these pauses.
         leave: waits for the client to go, where it had gone in the middle; None: the server cuts the answer there.
+        added: takes out what is not sent. None: all is.
     """
     parts: list[Part] = []
     before = 0.0
     for chunk, at in zip(exchange.chunks, exchange.chunk_times or [0.0] * len(exchange.chunk_sizes), strict=True):
         if wait is not None and at > before:
             parts.append(partial(wait, at - before))
-        parts.append(chunk)
+        parts.append(chunk if added is None else added.shown(chunk))
         before = max(before, at)
+    if added is not None:
+        parts = [part for part in (*parts, added.rest()) if part]
     if exchange.outcome != "complete" and wait is not None and (exchange.duration or 0.0) > before:
         parts.append(partial(wait, (exchange.duration or 0.0) - before))
     if exchange.outcome == "closed" and leave is not None:

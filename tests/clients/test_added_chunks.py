@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import RequestRecord
-from rollout_trace.testing._messages import Response
+from rollout_trace.testing._messages import Response, cut
 from tests.amount import some
-from tests.engines.added_chunks import Recorded, bare, events, says_something, streams, without_tokens
+from tests.engines.added_chunks import EVENTS, Recorded, bare, events, says_something, streams, without_tokens
 from tests.engines.engine_servers import on
 
 from .either import Kind, done, each, entered
@@ -133,6 +134,66 @@ def test_read_at_once(library: Library) -> None:
     ours = run(library, NAME, scenario, settings_for("vllm"), server=InPieces)
     assert [*map(bare, events(ours.outcome[1]))] == [*map(bare, events(plain.outcome[1]))]
     assert ours.step.response_bytes == ANSWER
+
+
+SIZED: dict[str, Callable[[Any], list[bytes]]] = {
+    "raw_read": lambda raw: [*iter(lambda: raw.read(50), b"")],
+    "raw_readinto": lambda raw: [*_into(raw, 50)],
+    "raw_lines": lambda raw: [*raw],
+    "raw_stream": lambda raw: [*raw.stream(50)],
+    "raw_read_and_rest": lambda raw: [raw.read(50), raw.read()],
+}
+
+
+def _into(raw: Any, size: int) -> Iterator[bytes]:
+    buffer = memoryview(bytearray(size))
+    while count := raw.readinto(buffer):
+        yield bytes(buffer[:count])
+
+
+@pytest.mark.parametrize("way", SIZED)
+def test_not_more_than_was_asked_for(way: str) -> None:
+    """Of requests: a program that reads 50 bytes gets 50, not the rest of an event that was held back."""
+
+    async def scenario(world: World) -> Any:
+        return SIZED[way]((await world.post(streamed=True, json=ASKED)).raw)
+
+    (library,) = (one for one in LIBRARIES if one.module == "requests")
+    plain = run(library, NAME, scenario, None, server=InPieces)
+    ours = run(library, NAME, scenario, settings_for("vllm"), server=InPieces)
+    read, expected = ours.outcome[1], plain.outcome[1]
+    assert [*map(bare, events(b"".join(read)))] == [*map(bare, events(b"".join(expected)))]
+    if way == "raw_lines":
+        assert len(read) == len(expected)
+    elif way != "raw_read_and_rest":
+        assert max(map(len, read)) == 50
+    assert ours.step.response_bytes == ANSWER
+
+
+@pytest.mark.parametrize("way", ["raw_read", "raw_stream"])
+def test_what_comes_before_a_break(way: str) -> None:
+    """The beginning of an event, which is held back, and then the exception."""
+    began = b'data: {"choices":[{"index":0,"delta":{"content":"he'
+
+    class Breaks(Recorded):
+        def answer(self, record: RequestRecord) -> Response:
+            return Response(200, EVENTS, [began, cut], chunked=True)
+
+    async def scenario(world: World) -> Any:
+        raw, read = (await world.post(streamed=True, json=ASKED)).raw, b""
+        pieces = raw.stream(7) if way == "raw_stream" else iter(lambda: raw.read(7), b"")
+        try:
+            for piece in pieces:
+                read += piece
+        except Exception as error:
+            return read, type(error).__name__
+        return read, None
+
+    (library,) = (one for one in LIBRARIES if one.module == "requests")
+    plain = run(library, NAME, scenario, None, server=Breaks)
+    ours = run(library, NAME, scenario, settings_for("vllm"), server=Breaks)
+    assert ours.outcome == plain.outcome
+    assert ours.step.status == "error"
 
 
 def joined(found: Any) -> bytes:

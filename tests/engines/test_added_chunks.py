@@ -120,6 +120,37 @@ def test_what_the_caller_asked_for_stays(added: Any, own: Any, chunk: Any, is_ad
     assert (shown(names, event, 1000) == b"") is is_added
 
 
+TEXT = {"choices": [{"delta": {"content": "a"}}]}
+TOTAL_OF_TEXT = {**TEXT, "usage": {"total_tokens": 1}}
+RUNNING = {"stream_options": {"continuous_usage_stats": True}}
+
+
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+@pytest.mark.parametrize("space", ["", " "])
+@pytest.mark.parametrize(
+    ("text", "own", "is_added"),
+    [
+        (TEXT, {}, True),
+        ({**TEXT, "usage": None}, {}, True),
+        ({"choices": [{"delta": {"content": '"usage":{'}}]}, {}, True),
+        # Of --enable-force-include-usage: the program reads it without the recorder.
+        (TOTAL_OF_TEXT, {}, False),
+        (TOTAL_OF_TEXT, RUNNING, True),
+    ],
+)
+def test_usage_that_nobody_has_to_ask_for(text: Any, own: Any, is_added: bool, space: str, size: int) -> None:
+    separators = ("," + space, ":" + space)
+    chunks = [json.dumps(one, separators=separators).encode() for one in (text, TOTAL, USAGE)]
+    body = b"".join(b"data: " + one + b"\n\n" for one in [*chunks, b"[DONE]"])
+    names = answers_to(
+        "openai.chat", {"return_token_ids": True, "stream_options.include_usage": True}, {**own, "stream": True}
+    )
+    read = shown(names, body, size)
+    assert (b"prompt_tokens" not in read) is is_added
+    # An empty delta comes only because of the ids, whatever usage it has.
+    assert read.count(b"data: ") == (2 if is_added else 3)
+
+
 def test_other_requests_are_not_looked_at() -> None:
     asked = {"return_token_ids": True}
     assert answers_to("openai.chat", {}, {"stream": True}) == frozenset()

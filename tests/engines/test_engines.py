@@ -56,6 +56,8 @@ ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
      {"logprobs": True, "return_input_ids_in_sglext": True}),
     ("sglang", "completions", {}, {"logprobs": 0, "return_token_ids": True}),
     ("sglang", "completions", {"stream": True}, {"logprobs": 0, "return_token_ids": True}),
+    ("sglang", "completions", {"echo": True}, {"return_token_ids": True}),
+    ("sglang", "completions", {"echo": True, "stream": True}, {"return_token_ids": True}),
     ("sglang", "responses", {}, {}),
     ("llama-server", "chat", {}, {"logprobs": True, **EXACT}),
     ("llama-server", "chat", {"tools": TOOLS}, {"logprobs": True, **EXACT}),

@@ -14,7 +14,10 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.process.redirect import CALL_HEADER, Redirected, redirect
-from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace.testing import Fault, Reply, RequestRecord, ScriptedServer
+from rollout_trace.testing._compress import compress_parts
+from rollout_trace.testing._messages import Response, cut
+from tests.engines.added_chunks import Recorded, bare, events, says_something, streams
 
 transports = pytest.importorskip("dspy._vendor.lm15.transports")
 pytestmark = pytest.mark.filterwarnings("ignore")  # dspy's own
@@ -82,6 +85,72 @@ def test_ids_are_asked_for(send: Send) -> None:
     (step,) = trajectory.steps
     assert step.completion_token_ids is not None
     assert step.logprobs is not None
+
+
+STREAM = "vllm/tools_auto_hermes_two_stream"
+
+
+@pytest.mark.parametrize("compress", [None, "gzip"])
+def test_chunks_that_come_only_because_we_asked(send: Send, compress: Any) -> None:
+    """They are recorded and not handed on, unless `show_added` is set."""
+    body = streams()[STREAM][1]
+
+    class InPieces(Recorded):
+        def answer(self, record: RequestRecord) -> Response:
+            found = super().answer(record)
+            whole = b"".join(part for part in found.parts if isinstance(part, bytes))
+            found.parts = [whole[at : at + 700] for at in range(0, len(whole), 700)]
+            if compress is not None:
+                found.parts = compress_parts(found.parts, compress)
+                found.headers = [*found.headers, ("content-encoding", compress)]
+            return found
+
+    def asked(engine: Any) -> tuple[bytes, list[rt.Step]]:
+        with rt.instrument(engine=engine), rt.trajectory() as trajectory:
+            return send(post(cast("ScriptedServer", server), stream=True))[1], trajectory.steps
+
+    with InPieces(STREAM) as server:
+        plain = send(post(cast("ScriptedServer", server), stream=True))[1]
+        ours, (step,) = asked("vllm")
+        every, _ = asked(rt.Engine("vllm", show_added=True))
+    assert [*map(bare, events(ours))] == [*map(bare, events(plain))]
+    assert every == body
+    assert not all(map(says_something, events(body)))
+    assert step.status == "ok"
+    assert step.completion_token_ids is not None
+    assert step.logprobs is not None
+    assert step.usage is not None
+    assert len(step.completion_token_ids) == len(step.logprobs) == step.usage.output
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_was_read_before_a_break(is_async: bool) -> None:
+    """The beginning of an event too, which is held back until its end comes."""
+
+    class Breaks(Recorded):
+        def answer(self, record: RequestRecord) -> Response:
+            found = super().answer(record)
+            found.parts = [b'data: {"choices":[{"index":0,"delta":{"content":"he', cut]
+            return found
+
+    read: list[bytes] = []
+
+    async def agent(request: Any) -> None:
+        async with transports.StdlibAsyncTransport() as transport, transport.stream(request) as response:
+            async for chunk in response:
+                read.append(chunk)
+
+    def sync_agent(request: Any) -> None:
+        with transports.StdlibTransport() as transport, transport.stream(request) as response:
+            read.extend(response)
+
+    with Breaks(STREAM) as server, rt.instrument(engine="vllm"), rt.trajectory() as trajectory:
+        request = post(cast("ScriptedServer", server), stream=True)
+        with pytest.raises(transports.TransportError):
+            asyncio.run(agent(request)) if is_async else sync_agent(request)
+    assert b"".join(read).endswith(b'"content":"he')
+    (step,) = trajectory.steps
+    assert step.status == "error"
 
 
 def strict(request: Any) -> Any:

@@ -91,6 +91,9 @@ REQUESTS: dict[str, Read] = {
     "iter_lines": _requests(lambda response: response.iter_lines()),
     "raw_read": _requests(lambda response: response.raw.read()),
     "raw_read_7": _requests(lambda response: _until_empty(lambda: response.raw.read(7))),
+    "raw_read_unpacked": _requests(
+        lambda response: b"".join(_until_empty(lambda: response.raw.read(99, decode_content=True)))
+    ),
     "raw_stream": _requests(lambda response: response.raw.stream(decode_content=True)),
     "raw_stream_packed": _requests(lambda response: b"".join(response.raw.stream(decode_content=False))),
     "raw_lines": _requests(lambda response: response.raw),
