@@ -220,3 +220,64 @@ def test_gemini_cli_agents_beside_a_session_name_it(tmp_path: Path) -> None:
     parent, child = load("gemini_cli", tmp_path)
     assert (child.id, child.name, child.parent_id, child.episode_id) == ("sub", "subagent", "s", "s")
     assert (parent.id, parent.name, parent.parent_id, parent.episode_id) == ("s", "gemini-cli", None, "s")
+
+
+def kimi(*spoken: Any) -> list[dict[str, Any]]:
+    """A session of Kimi Code: prompts of the user as texts, its other lines as they are."""
+    lines: list[dict[str, Any]] = [{"type": "metadata", "protocol_version": "1.5", "created_at": 1}]
+    lines.append({"type": "profile.bind", "systemPrompt": "system"})
+    for at, one in enumerate(spoken):
+        if not isinstance(one, str):
+            lines.append(one)
+            continue
+        lines.append(injected(f"for {one}", ownerPromptId=f"p{at}"))
+        lines.append(injected(one, kind="user"))
+        lines[-1]["message"]["id"] = f"p{at}"
+        lines.append(injected("date"))
+        events = [{"type": "step.begin"}, {"type": "content.part", "part": {"type": "text", "text": one.upper()}}]
+        lines.append({"type": "llm.request", "kind": "loop", "model": "m"})
+        events.append({"type": "step.end", "finishReason": "end_turn"})
+        lines += [{"type": "context.append_loop_event", "event": event} for event in events]
+    return lines
+
+
+def injected(text: str, kind: str = "injection", **origin: Any) -> dict[str, Any]:
+    message = {"role": "user", "content": [{"type": "text", "text": text}], "origin": {"kind": kind, **origin}}
+    return {"type": "context.append_message", "message": message}
+
+
+TURN_A, TURN_B = ["for a", "a", "date", "A"], ["for b", "b", "date", "B"]
+SUMMED = {"type": "context.apply_compaction", "summary": "sum", "contextSummary": "It is so: sum", "compactedCount": 8}
+KIMI: dict[str, tuple[list[Any], list[str]]] = {
+    "one turn back": (["a", "b", {"type": "context.undo", "count": 1}], TURN_A),
+    "two turns back": (["a", "b", {"type": "context.undo", "count": 2}], []),
+    "more turns than there are": (["a", "b", {"type": "context.undo", "count": 3}], TURN_A + TURN_B),
+    "emptied": (["a", "b", {"type": "context.clear"}], []),
+    "summed up": (["a", "b", SUMMED | {"keptUserMessageCount": 2}], ["a", "b", "It is so: sum"]),
+    "summed up, one kept": (["a", "b", SUMMED | {"keptUserMessageCount": 1}], ["b", "It is so: sum"]),
+    "summed up, shortened": (
+        ["a", "b", SUMMED | {"keptUserMessageCount": 2, "keptHeadUserMessageCount": 1}],
+        ["a", "b", "It is so: sum"],
+    ),
+    "summed up by an older release": (["a", "b", SUMMED | {"compactedCount": 6}], ["It is so: sum", "date", "B"]),
+    "summed up as a message": (
+        ["a", "b", {"type": "context.apply_compaction", "summary": {"role": "user", "content": "s"}, "count": 8}],
+        ["s"],
+    ),
+    "not back behind a summary": (
+        ["a", "b", SUMMED | {"keptUserMessageCount": 1}, {"type": "context.undo", "count": 1}],
+        ["b", "It is so: sum"],
+    ),
+    "a mode that was left": (["a", injected("swarm", variant="swarm_mode"), {"type": "swarm_mode.exit"}], TURN_A),
+}
+
+
+@pytest.mark.parametrize("case", KIMI)
+def test_kimi_code_takes_turns_back_and_sums_them_up(case: str, tmp_path: Path) -> None:
+    spoken, prompt = KIMI[case]
+    lines = kimi(*spoken, {"type": "llm.request", "kind": "compaction", "messageCount": 99}, "next")
+    found = load("kimi_code", write(tmp_path / "s" / "agents" / "main" / "wire.jsonl", *lines))
+    (one,) = found
+    assert texts(one.steps[-1]) == ["system", *prompt, "for next", "next", "date"]
+    assert len(one.steps) == len([text for text in spoken if isinstance(text, str)]) + 1
+    assert found.report.dropped == {}
