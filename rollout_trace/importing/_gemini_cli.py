@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Usage
-from rollout_trace.importing.conversation import Conversation
+from rollout_trace.importing.conversation import Conversation, folder_of
 from rollout_trace.importing.fields import Fields
 from rollout_trace.importing.imported import Imported, Job, session_lines
-from rollout_trace.importing.inputs import inputs_of
-from rollout_trace.importing.steps import Thread
+from rollout_trace.importing.inputs import documents, inputs_of, is_one_document
 from rollout_trace.wire.google_parts import Parts
 
 if TYPE_CHECKING:
@@ -20,18 +19,19 @@ if TYPE_CHECKING:
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst")
 
 
 def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """The trajectories of sessions, a file each.
+    """The trajectories of sessions, a file each; a sub-agent's, in a folder named after its parent, names that.
 
     An answer is one step, whatever lines say of it later. Prompts are put together from the messages before it: system
     prompts, tools and sampling parameters are not in these files, nor are ids of responses, calls that failed, the
     router's calls, token ids and logprobs.
 
     Args:
-        path: session files, or folders such as ``~/.gemini/tmp``; or an open file.
+        path: session files, lines or the one document of older releases, or folders such as ``~/.gemini/tmp``; or an
+            open file.
         on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
             ``skipped`` of the iterator. A last line without its end is left out, and counted, in both.
         report: counts what the source did not have, and what was left out.
@@ -46,16 +46,33 @@ def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport
 
 
 def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
+    paths = {source.path for source in sources}
     for source in sources:
+        if f"{source.path}l" in paths:
+            # Gemini CLI copies a document that it goes on with, and leaves it.
+            job.report.drop("documents of sessions that go on in a file of lines")
+            continue
         session = _Session(source, job)
         if session.talk.steps or session.talk.thread.items:
-            yield session.talk.trajectory("gemini-cli", "system prompts, tools and sampling parameters")
+            parent = folder_of(source, 1) if folder_of(source, 2) == "chats" else None
+            name, lacks = "subagent" if parent else "gemini-cli", "system prompts, tools and sampling parameters"
+            yield session.talk.trajectory(name, lacks, parent)
         else:
             job.report.drop("files without a conversation")
 
 
+def _lines(source: Input, job: Job) -> Iterator[Fields]:
+    """The lines of a session; of one that is a document, its head and then its messages."""
+    found = documents(source, job.problems) if is_one_document(source) else session_lines(source, job)
+    for line in found:
+        yield line
+        if line.get("messages") is not None:
+            yield from line.objects("messages")
+
+
 class _Session:
-    """One file: records of messages, of which later ones with the same id say more, and lists that replace them all."""
+    """One file: records of messages, of which later ones with the same id say more, lists that replace them all, and
+    ids of messages that were taken back with all behind them."""
 
     def __init__(self, source: Input, job: Job) -> None:
         self._job = job
@@ -63,8 +80,12 @@ class _Session:
         self._said: dict[str, Fields] = {}
         """What is known in the end of each message."""
         self._done: set[str] = set()
+        self._places: dict[str, int] = {}
+        """How many messages the conversation had before each."""
+        self._owed: list[dict[str, Any]] = []
+        """Results of the last answer's tools: in documents no message has them."""
         # The calls of tools of an answer come in a later line than the answer.
-        lines = list(session_lines(source, job))
+        lines = list(_lines(source, job))
         for line in lines:
             job.attempt(self._collect, line)
         for line in lines:
@@ -81,19 +102,32 @@ class _Session:
             self._said[name] = Fields({**({} if known is None else known.values), **line.values}, line.place)
 
     def _follow(self, line: Fields) -> None:
-        change, name = line.object("$set"), line.name("id")
+        change, name, first = line.object("$set"), line.name("id"), line.name("$rewindTo")
         if change is not None and change.get("messages") is not None:
-            self.talk.thread = Thread()
+            self._go_back(0)
             for message in change.objects("messages"):
+                self._places[message.name("id") or ""] = len(self.talk.thread.items)
                 self.talk.thread.add(_content(message))
+        elif first is not None:
+            # Gemini CLI too takes all messages back where it does not know the one.
+            self._go_back(self._places.get(first, 0))
         elif name is not None and name not in self._done:
             self._done.add(name)
             self._add(self._said[name])
         elif name is None and change is None and "sessionId" not in line.values:
             self._job.report.drop("lines of an unknown kind")
 
+    def _go_back(self, length: int) -> None:
+        self.talk.thread, self._owed = self.talk.thread.fork(length), []
+        self._places = {name: at for name, at in self._places.items() if at < length}
+
     def _add(self, message: Fields) -> None:
         kind = message.require_text("type")
+        if kind in ("user", "gemini"):
+            if self._owed and not _has_results(message):
+                self.talk.thread.add({"role": "user", "parts": self._owed})
+            self._owed = []
+            self._places[message.name("id") or ""] = len(self.talk.thread.items)
         if kind == "gemini" and message.get("model") is not None:
             self._answer(message)
         elif kind in ("user", "gemini"):
@@ -118,12 +152,19 @@ class _Session:
         self._job.report.miss("ids of responses")
         for call in message.objects("toolCalls"):
             given = [one for one in call.items("result") or () if isinstance(one, dict)]
+            self._owed += given
             responses = [one.get("functionResponse") for one in given]
             values = [one.get("response") for one in responses if isinstance(one, dict)]
             value = values[0] if values and isinstance(values[0], dict) else {}
             result = value.get("output", value.get("error"))
             self.talk.run(call.name("id"), result, is_error=call.get("status") == "error" or "error" in value)
         self.talk.status = "unknown" if completion.tool_calls else "completed"
+
+
+def _has_results(message: Fields) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return any(isinstance(part, dict) and "functionResponse" in part for part in parts)
 
 
 def _content(message: Fields) -> dict[str, Any]:
@@ -143,9 +184,9 @@ def _content(message: Fields) -> dict[str, Any]:
 
 
 def _usage(tokens: Fields) -> Usage:
-    output, thoughts = tokens.count("output"), tokens.count("thoughts")
+    output, thoughts, prompt = tokens.count("output"), tokens.count("thoughts"), tokens.count("input")
     return Usage(
-        input=tokens.count("input"),
+        input=None if prompt is None else prompt + (tokens.count("tool") or 0),
         output=None if output is None else output + (thoughts or 0),
         cache_read=tokens.count("cached"),
         reasoning=thoughts,

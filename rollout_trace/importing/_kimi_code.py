@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Attempt, Completion, ErrorInfo, ToolCall, Usage
+from rollout_trace.importing._kimi_code_history import History
 from rollout_trace.importing.conversation import Conversation, folder_of
 from rollout_trace.importing.fields import time_of
 from rollout_trace.importing.imported import Imported, Job, session_lines
@@ -22,14 +23,10 @@ if TYPE_CHECKING:
 SUFFIXES = ("wire.jsonl", "wire.jsonl.gz", "wire.jsonl.zst")
 _MAIN = "main"
 _BESIDE = (
-    "metadata",
-    "runtime.",
-    "permission.",
-    "turn.prompt",
-    "token_counting.",
-    "usage.record",
-    "prompt.",
-    "plugin.",
+    *("config.", "context.update_token_count", "cron.", "forked", "full_compaction.", "goal.", "interaction."),
+    *("interruptionReminder.", "llm.request", "mcp.", "metadata", "permission.", "plan.", "plan_mode.", "plugin."),
+    *("prompt.", "runtime.", "staleGuard.", "swarm_mode.enter", "task.", "token_counting.", "tools.", "tower_mode."),
+    *("turn.", "usage.record"),
 )
 """Begins of kinds of lines that no model reads."""
 
@@ -74,6 +71,7 @@ class _Session:
     def __init__(self, source: Input, job: Job, name: str) -> None:
         self._job = job
         self.talk = Conversation(job, name, "openai.chat")
+        self._history = History(job)
         self._tools: dict[str, list[Any]] = {}
         self._asked: Fields | None = None
         """The request that has no answer yet."""
@@ -94,8 +92,17 @@ class _Session:
                 {"type": "function", "function": tool} for tool in record.items("tools") or ()
             ]
         elif kind == "context.append_message":
-            self.talk.thread.add(_message(record.require_object("message")))
-        elif kind == "llm.request":
+            self._add_message(record.require_object("message"))
+        elif kind == "context.undo":
+            self.talk.thread = self._history.undone(self.talk.thread, record.count("count") or 0)
+        elif kind == "context.clear":
+            self.talk.thread = self._history.cleared(self.talk.thread)
+        elif kind == "swarm_mode.exit":
+            self.talk.thread = self._history.without_swarm(self.talk.thread)
+        elif kind == "context.apply_compaction":
+            self.talk.thread = self._history.compacted(self.talk.thread, record)
+            self._job.report.miss("calls that summed up compacted conversations")
+        elif kind == "llm.request" and record.get("kind") != "compaction":
             self._asked = record
             self._check(record)
         elif kind == "context.append_loop_event":
@@ -103,9 +110,14 @@ class _Session:
         elif kind == "turn.ended":
             self._end(record)
         else:
-            is_known = record.get("kind") == "event" or kind.startswith((*_BESIDE, "turn."))
+            is_known = record.get("kind") == "event" or kind.startswith(_BESIDE)
             self._job.report.note("lines that are no part of a conversation", is_known)
             self._job.report.drop(f"lines of an unknown kind: {kind[:40]}", not is_known)
+
+    def _add_message(self, given: Fields) -> None:
+        message = _message(given)
+        self._history.note(message, given.name("id"), given.mapping("origin") if given.get("origin") else {})
+        self.talk.thread.add(message)
 
     def _bind(self, record: Fields) -> None:
         text, thread = record.text("systemPrompt"), self.talk.thread

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _CALLS = frozenset({"chat", "generate_content", "text_completion", "completion"})
 _AGENTS = frozenset({"invoke_agent", "invoke_workflow"})
+_ARGUMENTS = ("gen_ai.tool.call.arguments", "input.value", "tool_arguments")
+_RESULTS = ("gen_ai.tool.call.result", "output.value", "tool_response")
 _NO_IDS = "conventions for spans have no attribute for token ids, and this span has none of its own."
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 
@@ -33,6 +35,12 @@ def kind_of(span: Span) -> str | None:
         return "tool"
     if operation in _AGENTS or kind == "AGENT" or loop == "agent":
         return "agent"
+    if operation is None and kind is None and loop is None:
+        # Pydantic AI's before 2.
+        if "gen_ai.tool.name" in span.attributes:
+            return "tool"
+        if span.attributes.keys() >= {"agent_name", "model_name"}:
+            return "agent"
     # Agent-lightning's, whose spans have no operation.
     names = span.attributes.keys() & {"gen_ai.prompt.0.role", "gen_ai.completion.0.content", "response_token_ids"}
     return "call" if names and operation is None else None
@@ -193,11 +201,14 @@ def _sampling(span: Span) -> dict[str, Any] | None:
     return {**found, **({} if stop is None else {"stop": stop})} or None
 
 
+def _first(span: Span, names: tuple[str, ...]) -> Any:
+    return next((span.attributes[name] for name in names if name in span.attributes), None)
+
+
 def tool_run(span: Span, callers: dict[str, str], *, is_own: bool) -> ToolRun:
     """The tool run of a span. ``callers``: the step of each tool call, by its id. ``is_own``: of our own export."""
     call_id = span.text("gen_ai.tool.call.id", "tool_call.id", "tool.id")
-    arguments = span.attributes.get("gen_ai.tool.call.arguments", span.attributes.get("input.value"))
-    result = span.attributes.get("gen_ai.tool.call.result", span.attributes.get("output.value"))
+    arguments, result = _first(span, _ARGUMENTS), _first(span, _RESULTS)
     return ToolRun(
         tool_call_id=call_id,
         name=span.text("gen_ai.tool.name", "tool.name", "traceloop.entity.name") or span.name or None,

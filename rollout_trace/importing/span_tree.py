@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job
     from rollout_trace.importing.span_values import Span
 
+_AGENT_NAMES = ("gen_ai.agent.name", "agent.name", "agent_name", "traceloop.entity.name")
+
 
 def trajectories_of(spans: list[Span], job: Job, name: str) -> list[Trajectory]:
     """The trajectories of one trace: the outermost first. Spans are in any order."""
@@ -30,7 +32,7 @@ def trajectories_of(spans: list[Span], job: Job, name: str) -> list[Trajectory]:
         wanted = None if span is None else span.text("rollout_trace.trajectory.id")
         trajectory = Trajectory(
             id=job.unique_id(wanted or (name if not made else f"{name}.{agent}")),
-            name=(span and span.text("gen_ai.agent.name", "agent.name", "traceloop.entity.name")) or "agent",
+            name=(span and span.text(*_AGENT_NAMES)) or "agent",
             episode_id=None if not made else next(iter(made.values())).episode_id,
             parent_id=None if parent is None else parent.id,
             parent_step_id=None if parent is None else tree.step_before(agent, parent),

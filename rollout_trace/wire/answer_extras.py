@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL
 from rollout_trace.wire.other_fields import OtherFields, extra_of, undeclared
-from rollout_trace.wire.usage import add_usage, larger, take_usage
+from rollout_trace.wire.usage import add_usage, merged, take_usage
 from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras
 
 _EMPTY: Final[Mapping[str, Any]] = {}
@@ -84,7 +84,7 @@ class PartExtras:
 
     def update(self, fields: dict[str, Any]) -> None:
         """Reads the undeclared fields of the next chunk."""
-        self.counts = larger(self.counts, take_usage(fields, of_choice=True))
+        self.counts = merged(self.counts, take_usage(fields, of_choice=True))
         self.others.update(fields)
 
     @property
@@ -126,7 +126,7 @@ class AnswerExtras:
         if type(body) is self._strict:
             return None
         values, found = undeclared(data, type(body), choice)
-        self._counts = larger(self._counts, take_usage(values))
+        self._counts = merged(self._counts, take_usage(values))
         self._others.update(values)
         return found if len(found) == size else None
 

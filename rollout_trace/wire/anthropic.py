@@ -18,7 +18,7 @@ from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, tex
 from rollout_trace.wire.message_tokens import MessageTokens, without_tokens
 from rollout_trace.wire.reading import mark_malformed, unreadable
 from rollout_trace.wire.sse import Event, events
-from rollout_trace.wire.usage import larger, usage_of
+from rollout_trace.wire.usage import merged, usage_of
 
 
 class _Event(Struct):
@@ -96,7 +96,11 @@ def _read_body(response: bytes, facts: ResponseFacts, message: _Message, status:
 
 
 def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) -> bool:
-    """Reads the events of a stream in order; True where the stream reached its end (``message_stop`` or [DONE])."""
+    """Reads the events of a stream in order; True where the stream reached its end (``message_stop`` or [DONE]).
+
+    Behind its end an error counts alone: its caller gets it.
+    """
+    done = False
     for part in parts:
         if part.data.startswith(b"[DONE]"):
             return True
@@ -106,18 +110,18 @@ def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) ->
             if _is_ignorable(part):
                 continue
             # A cut event is where the stream broke off, not an error of the server's.
-            if part.complete:
+            if part.complete and not done:
                 facts.error = unreadable(part, error)
-            return False
-        facts.malformed = facts.malformed or problem
+            return done
+        facts.malformed = facts.malformed or (None if done else problem)
         kind = event.type if isinstance(event.type, str) else part.type.decode("utf-8", "replace")
         if kind == "error" or part.type == b"error" or event.error:
             facts.error = error_value(event.error or _fields_of(part.data))
-            return False
-        message.add(kind, event, part.data)
-        if kind == "message_stop":
-            return True
-    return False
+            return done
+        if not done:
+            message.add(kind, event, part.data)
+        done = done or kind == "message_stop"
+    return done
 
 
 def _is_ignorable(part: Event) -> bool:
@@ -263,7 +267,7 @@ class _Message:
 
     def _count(self, usage: Any) -> None:
         if isinstance(usage, dict):
-            self._counts = larger(self._counts, usage)
+            self._counts = merged(self._counts, usage)
 
 
 def _fields_of(data: bytes) -> dict[str, Any]:

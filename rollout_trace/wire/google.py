@@ -32,7 +32,7 @@ from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
 from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.reading import mark_malformed, reader_for, unreadable, withhold
 from rollout_trace.wire.sse import Event, events
-from rollout_trace.wire.usage import larger, usage_of
+from rollout_trace.wire.usage import merged, usage_of
 
 _ANSWER_FIELDS = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
 _CANDIDATE_FIELDS = frozenset({"content", "finishReason", "index", "logprobsResult"})
@@ -203,7 +203,7 @@ class _Answer:
         facts.response_id = facts.response_id or text_of(value.get("responseId"))
         facts.model = facts.model or text_of(value.get("modelVersion"))
         if isinstance(value.get("usageMetadata"), dict):
-            self._counts = larger(self._counts, value["usageMetadata"])
+            self._counts = merged(self._counts, value["usageMetadata"])
         self._extra.update(_others(value, _ANSWER_FIELDS))
         candidates = value.get("candidates")
         if candidates is None:

@@ -29,7 +29,7 @@ from rollout_trace.wire.other_fields import NO_EXTRA, extra_of, fields_without
 from rollout_trace.wire.reading import mark_malformed, read_bodies
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
-from rollout_trace.wire.usage import larger, usage_of
+from rollout_trace.wire.usage import merged, usage_of
 
 
 class _Function(Struct):
@@ -171,7 +171,7 @@ class _Answer:
         self._is_done = self._is_done or bool(body.done)
         counts = {name: value for name in _COUNTS if is_count(value := getattr(body, name))}
         if counts:
-            self._facts.counts = larger(self._facts.counts, counts)
+            self._facts.counts = merged(self._facts.counts, counts)
             self._facts.usage = usage_of(self._facts.counts, "ollama")
         self._extra.update((name, value) for name in _EXTRA if (value := getattr(body, name)) is not None)
         if _BODY.has_unknown(body):

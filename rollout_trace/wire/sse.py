@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from json import JSONDecoder
 from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
@@ -12,6 +13,9 @@ _COMMENT = re.compile(rb"^:[^\r\n]*\r?\n", re.MULTILINE)
 _BLANK_LINES = re.compile(rb"\n{3,}|(?:\r\n){3,}")
 _SLICE = 1024 * 1024
 """Bytes of a stream that are split into events at a time. Empty events cost more memory than the bytes they are of."""
+
+_HEAD = 100
+"""First bytes of an error that is no event: they name it."""
 
 
 class Event(NamedTuple):
@@ -96,6 +100,10 @@ def _whole_events(blocks: list[bytes]) -> Iterator[Event]:
 
 
 def _event(block: bytes, *, complete: bool = True) -> Iterator[Event]:
+    if block.startswith(b"{") and b'"error"' in block[:_HEAD]:
+        # Google and proxies end a stream with an error that is in no field; Google's may come twice.
+        yield Event(b"error", _first_object(block), complete)
+        return
     kind, data = b"", []
     for line in block.split(b"\n"):
         name, _, value = line.partition(b":")
@@ -110,3 +118,12 @@ def _event(block: bytes, *, complete: bool = True) -> Iterator[Event]:
             kind, data = b"error", [*data, value]
     if data:
         yield Event(kind, b"\n".join(data), complete)
+
+
+def _first_object(text: bytes) -> bytes:
+    """The JSON object that a text begins with; the whole text where it is none."""
+    value = text.decode("utf-8", "replace")
+    try:
+        return value[: JSONDecoder().raw_decode(value)[1]].encode()
+    except (ValueError, RecursionError):
+        return text

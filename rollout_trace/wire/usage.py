@@ -12,6 +12,8 @@ from rollout_trace.data.model import Usage, new_usage
 if TYPE_CHECKING:
     from rollout_trace.wire.facts import ResponseFacts
 
+_SAMPLED: Final = frozenset(row.path for row in COUNTS if row.count in ("output", "reasoning"))
+_OF_PROMPT: Final = {row.path for row in COUNTS if row.count in ("input", "tools", "cache_read", "cache_write")}
 _DETAILS: Final = frozenset(row.path[0] for row in COUNTS if row.shape in ("openai", "anthropic") and row.path[1:])
 
 
@@ -36,23 +38,39 @@ def usage_of(counts: Mapping[str, Any], shape: Shape = "openai") -> Usage:
 def add_usage(facts: ResponseFacts, counts: Any) -> None:
     """Adds the counts of a body, in OpenAI's names, to those of the bodies before it; nothing that is no object."""
     if isinstance(counts, dict):
-        facts.counts = larger(facts.counts, counts)
-        facts.usage = usage_of(facts.counts)
+        facts.counts = merged(facts.counts, counts)
+        facts.usage = usage_of(facts.counts) if facts.counts else None
 
 
-def larger(before: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts and costs of a stream so far, field by field: each chunk has totals, so that the larger one holds.
+def merged(before: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts and costs of a stream so far, field by field: each chunk has totals, so that the later one holds.
 
-    A later chunk may leave some out, or repeat them as zeros. Of what is no number the later one holds.
+    A later chunk may leave some out, or repeat them as zeros. A zero holds where the same chunk counts more of the
+    prompt elsewhere: tokens that were to be written to a cache were read from it. Of sampled tokens the larger number
+    holds.
     """
+    has_moved = any((count_at(counts, path) or 0) > (count_at(before, path) or 0) for path in _OF_PROMPT)
+    return _merged(before, counts, (), zeros_hold=has_moved)
+
+
+def _merged(
+    before: Mapping[str, Any], counts: Mapping[str, Any], way: tuple[str, ...], *, zeros_hold: bool
+) -> dict[str, Any]:
     found = dict(before)
     for name, value in counts.items():
-        known = found.get(name)
+        known, path = found.get(name), (*way, name)
         if isinstance(value, dict) and isinstance(known, dict):
-            found[name] = larger(known, value)
-        elif value is not None and not (_is_number(value) and _is_number(known) and known > value):
+            found[name] = _merged(known, value, path, zeros_hold=zeros_hold)
+        elif value is not None and not _is_less(value, known, path, zeros_hold=zeros_hold):
             found[name] = value
     return found
+
+
+def _is_less(value: Any, known: Any, path: tuple[str, ...], *, zeros_hold: bool) -> bool:
+    """Whether a number is no later total, but what a chunk has that does not count any more."""
+    if not (_is_number(value) and _is_number(known) and known > value):
+        return False
+    return path in _SAMPLED or not (value or zeros_hold)
 
 
 def _is_number(value: Any) -> bool:
@@ -68,7 +86,7 @@ def take_usage(fields: dict[str, Any], *, of_choice: bool = False) -> dict[str, 
         counts = holder.get(name) if isinstance(holder, dict) else None
         # Something else may have the same name: in Groq's whole answers it is what its caches held.
         if isinstance(counts, dict) and usage_of(counts).output is not None:
-            found = larger(found, counts)
+            found = merged(found, counts)
             del holder[name]
             if way and not holder:
                 del fields[way[0]]

@@ -192,3 +192,18 @@ def test_contents_of_openinference_are_texts_thoughts_and_calls() -> None:
     assert completion is not None
     assert (completion.content, completion.reasoning) == ("4", "Let me")
     assert [(one.id, one.name) for one in completion.tool_calls] == [("c", "f")]
+
+
+def test_tools_and_agents_of_pydantic_ai_before_2() -> None:
+    """Its spans of tools had no operation; with its settings' version 2 the attributes have names of their own."""
+    written = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": "add", "arguments": {"a": 1}}]}]
+    call = span(3, 2, 3, **CHAT, **{"gen_ai.request.model": "m", "gen_ai.output.messages": json.dumps(written)})
+    tool = {"gen_ai.tool.name": "add", "gen_ai.tool.call.id": "c"}
+    agent = {"agent_name": "solver", "model_name": "m"}
+    for names in (("tool_arguments", "tool_response"), ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")):
+        run = span(4, 5, 4, **tool, **dict(zip(names, ('{"a":1}', "2"), strict=True)))
+        (one,) = imported(span(2, None, 1, **agent), call, span(5, 2, 4, tools=["add"]), run)
+        assert one.name == "solver"
+        (found,) = one.tool_runs
+        assert (found.name, found.arguments, found.result) == ("add", '{"a":1}', "2")
+        assert found.step_id == one.steps[0].id

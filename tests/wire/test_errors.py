@@ -9,6 +9,7 @@ import pytest
 
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire import decode
+from tests.wire.anthropic import raw as messages
 from tests.wire.raw import JSON, SSE, delta, exchanges, read, sse, tokens, unary
 
 OBJECT = {"message": "too long", "type": "BadRequestError", "param": "input", "code": 400}
@@ -221,3 +222,43 @@ def test_an_error_of_a_choice_is_of_that_choice(protocol: str, error: Any) -> No
 def test_the_only_choice_of_a_usual_answer_may_have_failed() -> None:
     message = {"message": {"role": "assistant", "content": "a"}, "finish_reason": "error"}
     assert read(unary(message)).status == "error"
+
+
+BARE = json.dumps({"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}}, indent=2)
+BEGUN: dict[str, dict[str, Any]] = {
+    "openai.chat": delta({"content": "a"}),
+    "openai.responses": {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message"}},
+    "anthropic.messages": {"type": "message_start", "message": {"content": [{"type": "text", "text": "a"}]}},
+    "google.generate_content": {"candidates": [{"content": {"parts": [{"text": "a"}]}}]},
+}
+
+
+@pytest.mark.parametrize("protocol", BEGUN)
+@pytest.mark.parametrize("error", [BARE, BARE + "\n" + BARE, BARE + BARE, json.dumps(json.loads(BARE)) + "\n\n"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_an_error_that_is_no_event_of_its_stream(protocol: str, error: str, newline: str) -> None:
+    """Google's comes in lines without a field, sometimes twice; its SDK raises it. Proxies write theirs so, too."""
+    body = f"data: {json.dumps(BEGUN[protocol])}\n\n{error}".replace("\n", newline).encode()
+    (step,) = decode(protocol, b'{"stream": true}', body, content_type=SSE)
+    assert step.status == "error"
+    assert step.error == ErrorInfo(type="UNAVAILABLE", message="busy", code=503)
+
+
+def test_an_object_that_is_no_event_of_its_stream_is_none() -> None:
+    """An unknown field, as SDKs take it."""
+    body = b'data: %b\n\n{"warning": 1}\n\n' % json.dumps(delta({"content": "a"}, finish_reason="stop")).encode()
+    (step,) = decode("openai.chat", b'{"stream": true}', body, content_type=SSE)
+    assert (step.status, step.error) == ("ok", None)
+
+
+@pytest.mark.parametrize("last", [messages.STOP, b"data: [DONE]\n\n"], ids=["stop", "done"])
+def test_an_error_behind_the_end_of_a_message(last: Any) -> None:
+    """Anthropic's SDK raises it; what stands behind the end otherwise is nothing of the message."""
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+    events = [messages.start(), *messages.text("a"), messages.end()[0], last]
+    step = messages.read(messages.sse(*events, *messages.text("b", index=1), b"data: {\n\n"))
+    assert step.completion is not None
+    assert (step.status, step.completion.content, step.error) == ("ok", "a", None)
+    step = messages.read(messages.sse(*events, error))
+    said = None if last == b"data: [DONE]\n\n" else ErrorInfo(type="overloaded_error", message="busy")
+    assert (step.status, step.error) == ("ok", said)

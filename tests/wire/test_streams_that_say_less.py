@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rollout_trace.data.costs import Price, PriceTable
 from rollout_trace.data.model import Step, Usage
 from rollout_trace.wire import decode
 from tests.wire.anthropic import raw as messages
@@ -154,3 +155,80 @@ def test_a_null_inside_of_counts_stays_as_it_was_sent() -> None:
     step = read_as("openai.chat", {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": counts}, done=True)
     assert step.usage is not None
     assert step.usage.extra == {"cost_details": {"upstream_inference_cost": None}}
+
+
+# Counts that move
+
+START = {"input_tokens": 10, "cache_creation_input_tokens": 900, "cache_read_input_tokens": 0, "output_tokens": 1}
+MOVED: dict[str, tuple[dict[str, Any], Usage]] = {
+    "read, not written": (
+        {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 900, "output_tokens": 7},
+        Usage(input=910, output=7, cache_read=900, cache_write=0),
+    ),
+    "of another model, without a cache": (
+        {"input_tokens": 915, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7},
+        Usage(input=915, output=7, cache_read=0, cache_write=0),
+    ),
+    "an estimate put right": (
+        {"input_tokens": 4, "cache_creation_input_tokens": 800, "output_tokens": 7},
+        Usage(input=804, output=7, cache_read=0, cache_write=800),
+    ),
+    "repeated as zeros": (
+        {"input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7},
+        Usage(input=910, output=7, cache_read=0, cache_write=900),
+    ),
+    "cache left out, and zero": (
+        {"input_tokens": 10, "cache_creation_input_tokens": 0, "output_tokens": 7},
+        Usage(input=910, output=7, cache_read=0, cache_write=900),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MOVED)
+def test_a_later_count_of_the_prompt_takes_the_place_of_the_one_before(case: str) -> None:
+    """Summed, tokens that were read from a cache and not written to it would be counted twice."""
+    later, usage = MOVED[case]
+    end = {**messages.end()[0], "usage": later}
+    step = messages.read(messages.sse(messages.start(usage=START), *messages.text("a"), end, messages.STOP))
+    assert step.usage == usage
+
+
+def test_prices_of_tokens_that_moved() -> None:
+    """Those kept for an hour move with the rest: left behind, they would leave the call without a cost."""
+    start = {**START, "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 900}}
+    later = {**MOVED["read, not written"][0], "cache_creation": {"ephemeral_1h_input_tokens": 0}}
+    end = {**messages.end()[0], "usage": later}
+    step = messages.read(messages.sse(messages.start(usage=start), *messages.text("a"), end, messages.STOP))
+    cost = PriceTable({"*": Price(1, 1, cache_read=0.1, cache_write_1h=2)}).cost(step)
+    assert cost is not None
+    assert cost.amount == pytest.approx((10 + 90 + 7) / 1e6)
+
+
+def test_counts_of_chat_and_google_move_too() -> None:
+    first = {"prompt_tokens": 910, "completion_tokens": 1, "total_tokens": 911}
+    last = {"prompt_tokens": 910, "completion_tokens": 7, "total_tokens": 917}
+    chunks = [
+        delta({"content": "a"}, finish_reason="stop"),
+        *(
+            {"choices": [], "usage": {**counts, "cache_creation_input_tokens": write, "cache_read_input_tokens": read}}
+            for counts, write, read in ((first, 900, 0), (last, 0, 900))
+        ),
+    ]
+    step = read_as("openai.chat", *chunks, done=True)
+    assert step.usage == Usage(input=910, output=7, cache_read=900, cache_write=0)
+    counts = [
+        {"promptTokenCount": 2, "totalTokenCount": 2},
+        {"promptTokenCount": 1, "candidatesTokenCount": 10, "totalTokenCount": 11},
+    ]
+    parts = {"content": {"parts": [{"text": "a"}]}}
+    answers = [{"candidates": [parts], "usageMetadata": one} for one in counts]
+    answers[-1]["candidates"] = [{**parts, "finishReason": "STOP"}]
+    assert read_as("google.generate_content", *answers).usage == Usage(input=1, output=10)
+
+
+@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": None, "completion_tokens": None}], ids=str)
+def test_a_usage_that_says_nothing_is_none(usage: dict[str, Any]) -> None:
+    """LiteLLM sends an empty one in its first chunks."""
+    assert read(unary({"message": {"content": "a"}}, usage=usage)).usage is None
+    chunk = {"choices": [], "usage": usage}
+    assert read_as("openai.chat", delta({"content": "a"}, finish_reason="stop"), chunk, done=True).usage is None
