@@ -38,6 +38,8 @@ ROWS = {
     "other models": "models whose bytes are not seen: steps without ids",
     "at once": "12 tasks and 8 threads that share one model stay apart",
     "one row": "a tool loop is one training row",
+    "stream": 'events that a stream shows with `engine="vllm"`: as many as without the recorder '
+    "(in brackets: with all that vLLM then sends, `show_added=True`)",
     "unchanged": "messages, events, requests and traces as without the hook",
 }
 """Names of the rows, as the marks have them, and their texts."""

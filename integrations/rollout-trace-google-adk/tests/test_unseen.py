@@ -18,11 +18,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from oracle import bodies
+from shown import assert_shows_the_same
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, ScriptedServer
 
-from .harness import SSE, adding, agent_of, by_system, events_of, litellm, once, runner_of, session_of
+from .harness import SSE, adding, agent_of, by_system, events_of, litellm, once, run, runner_of, session_of
 from .test_agents import team, transferring
 
 Make = Callable[[ScriptedServer], Any]
@@ -124,6 +125,24 @@ def test_events_requests_sessions_and_traces_are_the_same(name: str, config: Run
     assert all(len(part) > 0 for part in (seen[0][1], seen[0][3], seen[0][5]))
     for bare, with_hook in zip(*seen, strict=True):
         assert with_hook == bare
+
+
+@pytest.mark.sees("stream", "`StreamingMode.SSE` 72 (72)")
+@pytest.mark.parametrize("route", ["openai", "hosted_vllm"])
+def test_events_of_a_stream_are_those_without_the_recorder(route: str) -> None:
+    def shown(engine: Any) -> list[Any]:
+        with ScriptedServer(adding(2)) as server:
+            runner = runner_of(agent_of(litellm(server, route)), engine=engine, is_recorded=engine is not None)
+            events = asyncio.run(run(runner, config=SSE))
+        contents = [event.content.model_dump() if event.content else {} for event in events]
+        return [(event.partial, said(content)) for event, content in zip(events, contents, strict=True)]
+
+    def said(content: dict[str, Any]) -> list[Any]:
+        calls = [part.get("function_call") or {} for part in content.get("parts") or ()]
+        texts = [part.get("text") for part in content.get("parts") or ()]
+        return [*texts, *((one.get("name"), one.get("args")) for one in calls)]
+
+    assert_shows_the_same(shown, 72, 72)
 
 
 def test_plugins_and_agents_of_a_recorded_runner_are_the_same() -> None:

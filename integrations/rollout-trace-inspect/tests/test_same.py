@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import re
 from typing import Any
 
 import pytest
 from inspect_ai.agent import as_tool, react
 from inspect_ai.log import EvalLog
-from inspect_ai.model import GenerateConfig
+from inspect_ai.model import GenerateConfig, Model
 from inspect_ai.scorer import includes, model_graded_qa
 from oracle import bodies
+from shown import assert_shows_the_same
 
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace_inspect import record
 
-from .harness import Evals, add, adding_task, plain_model
+from .harness import Evals, add, adding, adding_task, plain_model
 from .test_agents import manager_and_helper
 
 _TIMES = re.compile(r"(^|_)(time|timestamp|completed|created|started_at|completed_at|duration|start)$")
@@ -89,3 +92,27 @@ def test_an_error_is_the_same(evals: Evals) -> None:
             return sample.error.message, [event.event for event in sample.events]
 
     assert run(is_recorded=False) == run(is_recorded=True)
+
+
+@pytest.mark.sees("stream", "`generate(on_stream=)` 25 (25)")
+@pytest.mark.skipif(
+    "on_stream" not in inspect.signature(Model.generate).parameters, reason="this release shows no stream"
+)
+@pytest.mark.parametrize("api", ["openai", "openai-api/local"])
+def test_events_of_a_stream_are_those_without_the_recorder(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_API_KEY", "none")
+
+    def shown(engine: Any) -> list[Any]:
+        seen: list[Any] = []
+
+        async def listen(event: Any) -> None:
+            seen.append((event.type, getattr(event, "text", None)))
+
+        with ScriptedServer(adding(2)) as server:
+            model: Any = plain_model(server, api=api, memoize=False)
+            if engine is not None:
+                record(model, engine=engine)
+            asyncio.run(model.generate("Add.", tools=[add()], on_stream=listen))
+        return seen
+
+    assert_shows_the_same(shown, 25, 25)

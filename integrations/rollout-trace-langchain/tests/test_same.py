@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
+from langgraph.graph.state import CompiledStateGraph
+from shown import assert_shows_the_same
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault
@@ -36,18 +39,44 @@ def plain(value: Any) -> str:
     return re.sub(r"token_ids=\[[^]]*\]", "IDS", text)
 
 
-def test_messages_of_a_stream_are_the_same() -> None:
-    """None comes for what was added: vLLM then has a chunk for every token, also while it reads a tool call."""
-    seen: list[Any] = []
-    for engine in (None, "vllm", rt.Engine("vllm", show_added=True)):
+def kind_of(event: Any) -> Any:
+    """What one event of a stream is and says."""
+    if isinstance(event, tuple):
+        return event[0] if isinstance(event[0], str) else kind_of(event[0])
+    if isinstance(event, dict):
+        return event.get("event", event.get("method", sorted(event)))
+    return (event.content, [call["args"] for call in getattr(event, "tool_call_chunks", [])])
+
+
+STREAMS: dict[str, tuple[Any, int, int]] = {
+    "messages": (lambda agent: agent.stream(question(), stream_mode="messages"), 54, 123),
+    "amessages": (lambda agent: in_a_loop(agent.astream(question(), stream_mode="messages")), 54, 123),
+    "updates": (lambda agent: agent.stream(question(), stream_mode=["messages", "updates"]), 59, 128),
+    "events v2": (lambda agent: in_a_loop(agent.astream_events(question(), version="v2")), 84, 153),
+    "events v3": (lambda agent: agent.stream_events(question(), version="v3"), 63, 63),
+}
+if not hasattr(CompiledStateGraph, "stream_events"):  # An older release of LangGraph.
+    del STREAMS["events v3"]
+
+
+def in_a_loop(events: Any) -> list[Any]:
+    async def read() -> list[Any]:
+        return [event async for event in events]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.sees("stream", '`stream_mode="messages"` 54 (123), `astream_events` 84 (153), `stream_events` v3 63 (63)')
+@pytest.mark.parametrize("way", STREAMS)
+def test_events_of_a_stream_are_those_without_the_recorder(way: str) -> None:
+    read, *counts = STREAMS[way]
+
+    def shown(engine: Any) -> list[Any]:
         with serving(three_turns) as server:
             agent = adder(chat(server, recorded=engine is not None, engine=engine, stream_usage=False))
-            messages = [one for one, _ in agent.stream(question(), stream_mode="messages")]
-        calls = [[call["args"] for call in getattr(one, "tool_call_chunks", [])] for one in messages]
-        seen.append([(one.content, args) for one, args in zip(messages, calls, strict=True)])
-    plain_ones, ours, every = seen
-    assert ours == plain_ones
-    assert len(every) > len(ours)
+            return [kind_of(event) for event in read(agent)]
+
+    assert_shows_the_same(shown, *counts)
 
 
 @pytest.mark.sees("unchanged")

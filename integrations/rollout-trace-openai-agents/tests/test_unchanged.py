@@ -17,12 +17,13 @@ import pytest
 from agents import Agent, RunHooks, Runner, SQLiteSession, TracingProcessor, set_trace_processors
 from openai import APIStatusError
 from oracle import Recorded, bodies
+from shown import assert_shows_the_same
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace_openai_agents import record, runner, runs
 
-from .harness import add, agent_of, calling, chat_model, fail, responses_model, results, run, run_sync, tools_of
+from .harness import add, adding, agent_of, calling, chat_model, fail, responses_model, results, run, run_sync, tools_of
 
 _OF_ONE_RUN = re.compile(
     r"0x[0-9a-f]+|(?:trace|span|group|chatcmpl|call|resp|msg|chatcmpl-tool|fc|rs)[_-][0-9a-zA-Z-]+|\d{9,}(?:\.\d+)?"
@@ -143,6 +144,34 @@ def test_everything_is_as_without_it(recorded: Recorded, make_model: Any, is_str
         assert plain(found[1][name]) == plain(value), name
     assert len(found[0]["hooks"]) > 13
     assert plain(requests[1]) == plain(requests[0])
+
+
+def litellm_model(server: ScriptedServer) -> Any:
+    from agents.extensions.models.litellm_model import LitellmModel
+
+    return LitellmModel("openai/scripted", base_url=server.base_url, api_key="none")
+
+
+@pytest.mark.sees("stream", "`run_streamed` 95 (95), Responses 103 (103), `LitellmModel` 95 (161)")
+@pytest.mark.parametrize(
+    ("make_model", "counts"),
+    [(chat_model, (95, 95)), (responses_model, (103, 103)), (litellm_model, (95, 161))],
+)
+def test_events_of_a_stream_are_those_without_the_recorder(make_model: Any, counts: tuple[int, int]) -> None:
+    def shown(engine: Any) -> list[Any]:
+        async def events(agent: Agent[Any]) -> list[Any]:
+            result = Runner.run_streamed(agent, "Ask.")
+            return [(event.type, getattr(event, "name", None), said(event)) async for event in result.stream_events()]
+
+        def said(event: Any) -> Any:
+            data = getattr(event, "data", None)
+            return getattr(data, "type", None), getattr(data, "delta", None)
+
+        with ScriptedServer(adding(2)) as server:
+            agent = agent_of(make_model(server), tools=[add])
+            return asyncio.run(events(agent if engine is None else record(agent, engine=engine)))
+
+    assert_shows_the_same(shown, *counts)
 
 
 def test_the_engines_fields_alone_are_added_to_requests() -> None:

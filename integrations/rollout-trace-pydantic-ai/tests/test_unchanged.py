@@ -17,12 +17,14 @@ from pydantic_ai.capabilities import Instrumentation
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.instrumented import InstrumentationSettings
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from shown import assert_shows_the_same
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace_pydantic_ai import RolloutCapability, record
 
-from .harness import WAYS, add, call, results, with_model
+from .harness import WAYS, add, adding, agent_of, call, results, with_model
 
 _OF_ONE_RUN = re.compile(
     r"pyd_ai_[0-9a-f]{32}|datetime\.\w+\([^)]*\)|\"P\w*T[\d.]+S\"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -165,3 +167,28 @@ def test_events(recorded: Recorded) -> None:
     assert found[0][1] == found[1][1]
     assert found[0][0] == found[1][0]
     assert len(found[0][0]) > 10
+
+
+async def of_events(agent: Any) -> list[Any]:
+    async with agent.run_stream_events("Add.") as stream:
+        return [type(event).__name__ async for event in stream]
+
+
+async def of_texts(agent: Any) -> list[Any]:
+    async with agent.run_stream("Add.") as stream:
+        return [text async for text in stream.stream_text(delta=True, debounce_by=None)]
+
+
+@pytest.mark.sees("stream", "`run_stream_events` 54 (54), `stream_text` 17 (17)")
+@pytest.mark.parametrize(("read", "counts"), [(of_events, (54, 54)), (of_texts, (17, 17))])
+@pytest.mark.parametrize("kind", [OpenAIChatModel, OpenAIResponsesModel])
+def test_events_of_a_stream_are_those_without_the_recorder(read: Any, counts: tuple[int, int], kind: Any) -> None:
+    def shown(engine: Any) -> list[Any]:
+        def scenario(model: Any) -> Any:
+            return read(agent_of(model, engine=engine, is_recorded=engine is not None))
+
+        with ScriptedServer(lambda request, messages: adding(2)({"messages": messages})) as server:
+            found: list[Any] = with_model(server, scenario, kind)
+        return found
+
+    assert_shows_the_same(shown, *counts)

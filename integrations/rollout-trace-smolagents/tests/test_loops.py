@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown import assert_shows_the_same
 from smolagents import tool
 from smolagents.local_python_executor import LocalPythonExecutor
 
@@ -92,6 +93,22 @@ def test_smolagents_sees_nothing_new(make: Any, script: Any, stream: bool, serve
             (step.get("model_output_message") or {}).pop("raw", None)
         seen.append((events, bodies, memory))
     assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.sees("stream", "`stream_outputs=True` 80 (188), `CodeAgent` 113 (125)")
+@pytest.mark.parametrize(
+    ("make", "script", "counts"), [(*LOOPS[0], (80, 188)), (*LOOPS[1], (113, 125))], ids=["tools", "code"]
+)
+def test_events_of_a_stream_are_those_without_the_recorder(
+    make: Any, script: Any, counts: tuple[int, int], serve: Serve
+) -> None:
+    def shown(engine: Any) -> list[Any]:
+        agent = make(model_at(serve(script)), stream_outputs=True)
+        if engine is not None:
+            record(agent, engine=engine)
+        return [(type(event).__name__, getattr(event, "content", None)) for event in agent.run("go", stream=True)]
+
+    assert_shows_the_same(shown, *counts)
 
 
 def test_without_an_engine_the_bytes_are_the_same(serve: Serve) -> None:

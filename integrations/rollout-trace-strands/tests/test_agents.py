@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from shown import assert_shows_the_same
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 from .harness import Recorded, add, adding, agent_of, assert_served, openai_model, said
+from .test_models import litellm_model
 
 
 @pytest.mark.sees("ids")
@@ -198,17 +200,17 @@ def test_several_providers_record_an_agent_once(recorded: Recorded) -> None:
     assert len(recorded.all()) == 1
 
 
-def test_events_of_a_stream_are_those_without_the_recorder(recorded: Recorded) -> None:
-    """None comes for what was added: vLLM then has a chunk for every token, also while it reads a tool call."""
-    seen = []
-    for options in ({"is_recorded": False}, {}, {"engine": rt.Engine("vllm", show_added=True)}):
+@pytest.mark.sees("stream", "`stream_async` 168 (168)")
+@pytest.mark.parametrize("kind", ["openai", "litellm"])
+def test_events_of_a_stream_are_those_without_the_recorder(kind: str) -> None:
+    def shown(engine: Any) -> list[Any]:
+        async def events(agent: Any) -> list[Any]:
+            return [[*event.get("event", event)] async for event in agent.stream_async("Add.")]
+
         with ScriptedServer(adding(2)) as server:
-            agent = agent_of(openai_model(server, stream=True), name="adder", **options)
+            model: Any = openai_model(server, stream=True)
+            if kind == "litellm":
+                model = litellm_model(api_base=server.base_url)
+            return asyncio.run(events(agent_of(model, engine=engine, is_recorded=engine is not None)))
 
-            async def events(agent: Any = agent) -> list[Any]:
-                return [event async for event in agent.stream_async("Add.")]
-
-            seen.append([[*event.get("event", event)] for event in asyncio.run(events())])
-    plain, ours, every = seen
-    assert ours == plain
-    assert len(every) >= len(ours)
+    assert_shows_the_same(shown, 168, 168)
