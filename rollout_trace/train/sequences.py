@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.train.earlier import Earlier, Placed
+    from rollout_trace.train.drift import Earlier, Placed
 
 
 def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Sequences:
@@ -89,9 +89,8 @@ def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
     for step, (prompt, completion) in zip(steps, _spans_in_one_tree(steps), strict=True):
         row = rows.take(prompt, step.token_source == "retokenized")
         if not row.steps and placed:
-            # Imported at the first break: a trajectory that only appends needs neither module.
-            from rollout_trace.train.drift import Break
-            from rollout_trace.train.earlier import Earlier
+            # Imported at the first break: a trajectory that only appends does not need it.
+            from rollout_trace.train.drift import Break, Earlier
 
             earlier = earlier or Earlier(placed)
             row.opening_break = Break(step, prompt, earlier, len(placed))
