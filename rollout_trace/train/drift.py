@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from rollout_trace._cached import cached_property
 from rollout_trace._field_docs import document_fields
+from rollout_trace._python import cached_property
 from rollout_trace.chat.answers import compare_answer, keeps_reasoning
 from rollout_trace.data.conversations import Conversations
 from rollout_trace.data.model import CUT_OFF, shared

@@ -24,7 +24,7 @@ from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.train.checks import check
 from rollout_trace.train.drift import Earlier, Placed
-from rollout_trace.train.rows import Row
+from rollout_trace.train.sequences import Row
 from tests.amount import some
 from tests.strategies import PROFILE, trajectories
 
