@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollout_trace._lazy import lazy_names
+from rollout_trace._lazy import lazy_names, register
 from rollout_trace._version import __version__
 
 TYPE_CHECKING = False  # Not from `typing`: importing that takes longer than the rest of the package.
@@ -134,6 +134,9 @@ _HOMES = {
     "rollout_trace.data.trajectory": ("Trajectory",),
 }
 _SUBMODULES = frozenset({"export", "frames", "importing", "integration", "testing", "wire"})
+register("rollout_trace.file.encode", "encode")
+register("rollout_trace.view.notebook", "group_html", "sequences_html", "step_html", "trajectory_html")
+register("rollout_trace.view.terminal", "show")
 if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
     __getattr__, __dir__ = lazy_names(__name__, _HOMES, _SUBMODULES)
 

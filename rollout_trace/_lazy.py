@@ -1,4 +1,4 @@
-"""Lazy imports: names of a package that are imported on first use."""
+"""Imports on first use: the names of a package, and functions that are registered for rooms below theirs."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ def lazy_names(
         return sorted({*sys.modules[package].__all__, *submodules})
 
     return get, names
+
+
+_registered: dict[str, str] = {}
+
+
+def register(module: str, *names: str) -> None:
+    """Registers functions of a module, which is imported when one of them is asked for."""
+    _registered.update(dict.fromkeys(names, module))
+
+
+def registered(name: str) -> Callable[..., Any]:
+    """Finds a registered function: records show themselves by it, and import no viewer."""
+    from importlib import import_module
+
+    found: Callable[..., Any] = getattr(import_module(_registered[name]), name)
+    return found

@@ -24,12 +24,11 @@ FACES = frozenset({"__init__", "__main__", "frames", "grouping", "installed"})
 
 DOORS = frozenset(
     ("data.trajectory", module)
-    for module in ("train.checks", "train.retokenize", "train.selection", "train.sequence", "train.sequences",
-                   "file.encode", "view.notebook", "view.terminal")
-) | {("data.model", "view.notebook"), ("train.sequence", "view.notebook"), ("train.groups", "view.notebook"),
-     ("collection.job", "collection.serving")}  # fmt: skip
+    for module in ("train.checks", "train.retokenize", "train.selection", "train.sequence", "train.sequences")
+) | {("collection.job", "collection.serving")}
 """Imports that may lead upward: ``Trajectory.sequences()``, ``.check()`` and ``.retokenize()``, and their types; and
-``Job.run()``, which the worker makes; and the pictures, ``.show()`` and ``_repr_html_()``; and ``.to_json()``."""
+``Job.run()``, which the worker makes. What ``.show()``, ``_repr_html_()`` and ``.to_json()`` call is registered in
+``rollout_trace/__init__.py``."""
 
 Graph = Mapping[str, frozenset[str]]
 """The modules that a module imports, by name inside the package: ``record.call``."""

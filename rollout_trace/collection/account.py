@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.collection import account_text as text
-from rollout_trace.data.attempts import NOT_SUCCEEDED
+from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.collection.items import Key
-from rollout_trace.data import attempts, costs
-from rollout_trace.data.families import episode_of
+from rollout_trace.data import costs, episodes
 from rollout_trace.data.model import Cost, Step, shared
 from rollout_trace.record.tally import reason_without_ids
 from rollout_trace.train.sequences import count_drift
@@ -136,18 +135,18 @@ class Facts:
     """Places where prompts repeat completions in other ids."""
 
 
-def facts_of(family: Sequence[Trajectory]) -> Facts | None:
+def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
     """The facts of the trajectories of one rollout; None where none of them was made by ``collect``."""
-    own = next((one for one in family if key_of(one) is not None), None)
+    own = next((one for one in episode if key_of(one) is not None), None)
     key = None if own is None else key_of(own)
     if own is None or key is None:
         return None
     metadata = own.metadata or {}
-    of_reward = attempts.of_rewards(family)
+    of_reward = episodes.of_rewards(episode)
     usage, reward_usage = CallTotals(), CallTotals()
     latencies, first_tokens = array("f"), array("f")
     with_ids, without_ids, steps, drifts = 0, Counter[str](), 0, 0
-    for one in family:
+    for one in episode:
         if one.id in of_reward:
             for call in costs.calls_of(one.steps):
                 reward_usage.add_call(call)
@@ -165,8 +164,8 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
     return Facts(
         key=key,
         trajectory_id=own.id,
-        episode=episode_of(own),
-        attempt=attempts.attempt_of(own),
+        episode=episodes.episode_of(own),
+        attempt=episodes.attempt_of(own),
         status=own.status,
         reward=own.reward,
         rewards=own.rewards,
@@ -186,7 +185,7 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
 
 def key_of(trajectory: Trajectory) -> Key | None:
     """The rollout that a trajectory of ``collect`` is an attempt at; None for any other."""
-    found = attempts.rollout_of(trajectory)
+    found = episodes.rollout_of(trajectory)
     return None if found is None else Key(*found)
 
 

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.collection.log_lines import entry, safe_name, traceback_lines
+from rollout_trace.data.episodes import episode_of
 from rollout_trace.process.patches import Patches
 from rollout_trace.record import scope
 
@@ -215,7 +216,7 @@ def _current() -> LogFile | None:
     trajectory = scope.here()
     if trajectory is not None:
         # In a thread that the trajectory was carried into there is nothing else. Inner ones share the episode's id.
-        file = _open.get(trajectory.episode_id or trajectory.id)
+        file = _open.get(episode_of(trajectory))
         if file is not None:
             return file
     return _here.get()

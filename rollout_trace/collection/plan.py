@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollout_trace.collection.items import Key, TaskItem
 from rollout_trace.collection.job import Job, Work
-from rollout_trace.data.attempts import NOT_SUCCEEDED
+from rollout_trace.data.episodes import NOT_SUCCEEDED
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from rollout_trace import guard
-from rollout_trace._signals import without_interrupts
+from rollout_trace._python import without_interrupts
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 from rollout_trace.collection.messages import LENGTH, packed, pickled_job
 from rollout_trace.collection.pool import PoolWorker

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rollout_trace.collection.claim import NAME as LOCK
 from rollout_trace.collection.facts import Facts, facts_of
-from rollout_trace.data import attempts
-from rollout_trace.data.families import episode_of, families
+from rollout_trace.data import episodes
 from rollout_trace.errors import WriteError
 from rollout_trace.file.addresses import is_address, is_folder_target, names_in, shown
 from rollout_trace.file.episodes import of_episodes
@@ -43,7 +42,7 @@ class Earlier:
     read: int = 0
     """Trajectories that were, of whatever origin."""
     _ranks: dict[Key, tuple[int, bool]] = field(default_factory=dict)
-    _attempts: attempts.Attempts = field(default_factory=attempts.Attempts)
+    _attempts: episodes.Attempts = field(default_factory=episodes.Attempts)
     _trained: set[str] = field(default_factory=set)
     """Episodes with a step that a trainer would take."""
 
@@ -52,7 +51,7 @@ class Earlier:
         facts = self.latest.get(key)
         if facts is None or key in self.unfinished:
             return False
-        return facts.status not in attempts.NOT_SUCCEEDED or not retry_failed
+        return facts.status not in episodes.NOT_SUCCEEDED or not retry_failed
 
     @property
     def has_thrown(self) -> bool:
@@ -65,22 +64,22 @@ class Earlier:
     def add(self, trajectory: Trajectory) -> None:
         """Adds a trajectory; those of one rollout come in any order."""
         self.read += 1
-        if any(map(attempts.may_be_trained, trajectory.steps)):
-            self._trained.add(episode_of(trajectory))
+        if any(map(episodes.may_be_trained, trajectory.steps)):
+            self._trained.add(episodes.episode_of(trajectory))
         self._attempts.add(trajectory)
         facts = facts_of([trajectory])
         if facts is not None:
             self._add(facts, trajectory)
 
     def _add(self, facts: Facts, own: Trajectory) -> None:
-        before, rank = self._ranks.get(facts.key), attempts.rank(own)
+        before, rank = self._ranks.get(facts.key), episodes.rank(own)
         if before is not None and before > rank:
             return
         self._ranks[facts.key] = rank
         self.latest[facts.key] = facts
-        self.digests[facts.key] = str(attempts.noted(own).get("task_digest", ""))
+        self.digests[facts.key] = str(episodes.noted(own).get("task_digest", ""))
         self.unfinished.discard(facts.key)
-        if attempts.is_made_again(own):
+        if episodes.is_made_again(own):
             self.unfinished.add(facts.key)
 
 
@@ -152,12 +151,12 @@ def inside(output: str, silent: Collection[str]) -> list[Facts]:
         silent: the attempts' episodes.
     """
     found = []
-    for family in families(one for _, one in of_episodes(output, silent)):
-        for one in family:
-            if "reward" in attempts.noted(one):
+    for episode in episodes.episodes(one for _, one in of_episodes(output, silent)):
+        for one in episode:
+            if "reward" in episodes.noted(one):
                 # The calls of reward functions in this process are counted already.
                 one.steps = []
-        facts = facts_of(family) if len(family) > 1 else None
+        facts = facts_of(episode) if len(episode) > 1 else None
         if facts is not None:
             found.append(facts)
     return found

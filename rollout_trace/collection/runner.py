@@ -13,7 +13,7 @@ from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, WorkerLost
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.plan import Plan, after
-from rollout_trace.data.attempts import NOT_SUCCEEDED
+from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.data.model import error_info
 
 if TYPE_CHECKING:

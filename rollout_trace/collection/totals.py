@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.collection.items import Key
-from rollout_trace.train.estimators import chance_of_all, chance_of_any
+from rollout_trace.train.evaluation import chance_of_all, chance_of_any
 
 REASONS = 100
 """Most reasons that are told apart; more are counted together."""

@@ -18,7 +18,7 @@ from rollout_trace.collection.logs import RolloutLogs
 from rollout_trace.collection.rewards import RewardPart, score
 from rollout_trace.collection.rollout import Rollout
 from rollout_trace.collection.tasks import recorded_task
-from rollout_trace.data import attempts
+from rollout_trace.data import episodes
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import carry, lifecycle, sink
 from rollout_trace.record.destination import change_family
@@ -119,11 +119,11 @@ class Worker:
             kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
             will_retry = self._work.retries.applies(kinds, job.failures + 1)
             if will_retry:
-                change_family(trajectory, attempts.supersede)
+                change_family(trajectory, episodes.supersede)
         except BaseException as interruption:
             # Cut, by Ctrl-C or the end of the run: the next one makes it again.
             error = interruption
-            change_family(trajectory, attempts.supersede)
+            change_family(trajectory, episodes.supersede)
             raise
         finally:
             _identify(trajectory, job, will_retry=will_retry)
@@ -198,7 +198,7 @@ def _opened(job: Job) -> Trajectory:
         task=recorded_task(job.task),
         group_id=job.group,
         rollout_index=job.index,
-        metadata={attempts.FIELD: _known(job)},
+        metadata={episodes.FIELD: _known(job)},
     )
     lifecycle.begin(trajectory, None, is_root=True)
     return trajectory
@@ -219,18 +219,18 @@ def _identify(trajectory: Trajectory, job: Job, *, will_retry: bool) -> None:
 
     Without it the rollout would not be found in the output, and be made again.
     """
-    if attempts.rollout_of(trajectory) != job.key:
+    if episodes.rollout_of(trajectory) != job.key:
         trajectory.name, trajectory.task, trajectory.rollout_index = job.work.name, recorded_task(job.task), job.index
     known = _known(job)
     if will_retry:
         known["will_retry"] = True
-    if attempts.noted(trajectory) != known:
-        trajectory.metadata = {**(trajectory.metadata or {}), attempts.FIELD: known}
+    if episodes.noted(trajectory) != known:
+        trajectory.metadata = {**(trajectory.metadata or {}), episodes.FIELD: known}
 
 
 async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[Any, ...], timeout: float | None) -> Any:
     """Calls a reward function. Its own calls, of a judge, are recorded in a trajectory inside the rollout's."""
-    judge = Trajectory(name=REWARD, metadata={attempts.FIELD: {"reward": part.name}})
+    judge = Trajectory(name=REWARD, metadata={episodes.FIELD: {"reward": part.name}})
     lifecycle.begin(judge, trajectory)
     current_scope.set(judge)
     error: BaseException | None = None
@@ -246,7 +246,7 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
         current_scope.set(trajectory)
         _give_rewards(judge, trajectory)
         if not lifecycle.discard(judge, trajectory):
-            change_family(judge, attempts.leave_out)
+            change_family(judge, episodes.leave_out)
             lifecycle.finish(judge, trajectory, error)
     if error is None:
         return ended.result

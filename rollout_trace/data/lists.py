@@ -1,11 +1,14 @@
-"""Storage for messages and tools that requests repeat: each is decoded and stored once.
+"""Storage for lists: messages and tools that requests repeat, and the texts of tokens.
 
 An agent sends its whole conversation with every call. Equal messages become one object, and lists that extend each
-other share one list, so memory grows by the messages that are new in each turn.
+other share one list, so memory grows by the messages that are new in each turn. The texts of a completion's tokens are
+one bytes object: a list of 2,500 takes 140 kB and as many objects, joined they take the bytes of the text and one more
+for each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from hashlib import blake2b
 from operator import is_
@@ -16,6 +19,12 @@ from msgspec import Raw, json
 _RECENT_LISTS = 8
 """Lists that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
 _NEW = object()
+BETWEEN = b"\xff"
+"""Stands between two texts: a byte that is in no UTF-8."""
+TO_STORED = bytes.maketrans(b"\x7f", BETWEEN)
+_TO_PLAIN = bytes.maketrans(BETWEEN, b"\x7f")
+_PLAIN = "\x7f"
+"""Takes the place of ``BETWEEN`` while the bytes are decoded, where no text contains it."""
 _decode = json.Decoder().decode
 
 
@@ -125,3 +134,72 @@ class ListStore:
                 return ListSpan(stored, len(items))
         self._lists.append(items)
         return ListSpan(items, len(items))
+
+
+class PackedTexts:
+    """Texts, one for each token: the stored form of ``Step.token_texts``."""
+
+    __slots__ = ("count", "data")
+
+    def __init__(self, data: bytes, count: int) -> None:
+        """``data``: the texts in UTF-8 (half a surrogate pair as three bytes), with ``BETWEEN`` between them."""
+        self.data = data
+        self.count = count
+        """Number of texts: no data are one empty text, or none at all."""
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> PackedTexts:
+        """Texts as they are stored.
+
+        Raises:
+            TypeError: one is no text.
+        """
+        parts = [text.encode("utf-8", "surrogatepass") for text in texts]
+        return cls(BETWEEN.join(parts), len(parts))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def get(self) -> FrozenList:
+        """The texts; a new list each time."""
+        if not self.count:
+            return FrozenList()
+        plain = self.plain()
+        if plain is not None:
+            return FrozenList(plain.split(_PLAIN))
+        return FrozenList([part.decode("utf-8", "surrogatepass") for part in self.data.split(BETWEEN)])
+
+    def plain(self) -> str | None:
+        """The texts as one, with U+007F between them; None where one of them contains it, or there are none."""
+        if not self.count or b"\x7f" in self.data:
+            return None
+        return self.data.translate(_TO_PLAIN).decode("utf-8", "surrogatepass")
+
+    def joined(self) -> str:
+        """The text that the tokens make."""
+        return self.data.replace(BETWEEN, b"").decode("utf-8", "surrogatepass")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedTexts, (self.data, self.count)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedTexts:
+        return self
+
+
+def from_plain(text: str) -> PackedTexts:
+    """The texts of what ``plain`` returned."""
+    return PackedTexts(text.encode("utf-8", "surrogatepass").translate(TO_STORED), text.count(_PLAIN) + 1)
+
+
+def as_token_texts(values: Any, name: str = "token_texts") -> PackedTexts:
+    """Texts set by hand, as they are stored.
+
+    Raises:
+        ValueError: they are no list of texts.
+    """
+    try:
+        if not isinstance(values, (str, bytes)):
+            return PackedTexts.of(values)
+    except (TypeError, AttributeError):
+        pass
+    raise ValueError(f"{name}: expected a list of texts, one for each completion token, got {repr(values)[:60]}.")

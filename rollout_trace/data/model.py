@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from rollout_trace import credentials
 from rollout_trace._field_docs import document_fields
+from rollout_trace._lazy import registered
 from rollout_trace.data import user_values
 from rollout_trace.data.extras import (
     ExtraIssue,
@@ -25,9 +26,8 @@ from rollout_trace.data.extras import (
     as_experts,
     as_policy_spans,
 )
-from rollout_trace.data.lists import FrozenList, ListSpan
+from rollout_trace.data.lists import FrozenList, ListSpan, PackedTexts, as_token_texts
 from rollout_trace.data.rows import RowSpan
-from rollout_trace.data.token_texts import PackedTexts, as_token_texts
 from rollout_trace.data.tokens import Span, as_float32, as_int32, readonly, same_array
 
 if TYPE_CHECKING:
@@ -366,9 +366,8 @@ class Step:
 
     def _repr_html_(self) -> str:
         """The picture of the step in a notebook."""
-        from rollout_trace.view.notebook import step_html
-
-        return step_html(self)
+        html: str = registered("step_html")(self)
+        return html
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Step):

@@ -17,11 +17,10 @@ from msgspec import Raw, json
 
 from rollout_trace import credentials
 from rollout_trace.data.extras import EXTRAS, JSONText, SamplingMask, TopTokenRows, TopTokens
-from rollout_trace.data.lists import FrozenList, ListSpan, TableSpan
+from rollout_trace.data.lists import FrozenList, ListSpan, PackedTexts, TableSpan
 from rollout_trace.data.model import Step, TokenIssue, new_step
 from rollout_trace.data.rows import RowSpan
 from rollout_trace.data.texts import Change, change_record, change_value
-from rollout_trace.data.token_texts import PackedTexts
 from rollout_trace.data.tokens import Span, as_int32
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, new_trajectory
 

@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace._lazy import registered
 from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import Cost, ErrorInfo, Step, Task, ToolRun, new_id
 
@@ -216,9 +217,8 @@ class Trajectory(_Referable):
             ValueError: an option has another value than those it can have.
             IndexError: there is no such step.
         """
-        from rollout_trace.view.terminal import show
-
-        show(self, tokens=tokens, color_by=color_by, full=full, step=step, theme=theme, width=width, color=color)
+        options = {"tokens": tokens, "color_by": color_by, "full": full, "step": step}
+        registered("show")(self, theme=theme, width=width, color=color, **options)
 
     def to_json(self) -> str:
         """The trajectory as a line of a file has it (docs/file-format.md), without the line's end.
@@ -226,9 +226,8 @@ class Trajectory(_Referable):
         Raises:
             ValueError: the trajectory is open, or a step has more or fewer logprobs than completion ids.
         """
-        from rollout_trace.file.encode import encode
-
-        return encode(self)[:-1].decode()
+        line: bytes = registered("encode")(self)
+        return line[:-1].decode()
 
     def to_dict(self) -> dict[str, Any]:
         """What ``to_json`` has, as a dict of texts, numbers, lists and dicts. Raises as ``to_json``."""
@@ -237,9 +236,8 @@ class Trajectory(_Referable):
 
     def _repr_html_(self) -> str:
         """The picture of the trajectory in a notebook."""
-        from rollout_trace.view.notebook import trajectory_html
-
-        return trajectory_html(self)
+        html: str = registered("trajectory_html")(self)
+        return html
 
     @property
     def n_input_tokens(self) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import answer, to_chat
-from rollout_trace.data.families import outermost_of
+from rollout_trace.data.episodes import episode_of, outermost_of
 from rollout_trace.export._common import episodes, exporting, one_by_one
 from rollout_trace.export._extras import count_step_extras
 from rollout_trace.export._rows import count_unused
@@ -96,7 +96,7 @@ def _rollout(run: Trajectory, calls: list[tuple[Trajectory, Step]], report: Expo
         count_last_reward(run, [calls[-1][1]], report)
         triplets[-1]["reward"] = float(run.reward)
     return {
-        "rollout_id": run.episode_id or run.id,
+        "rollout_id": episode_of(run),
         "final_reward": None if run.reward is None else float(run.reward),
         "triplets": triplets,
         "metadata": {

@@ -10,7 +10,7 @@ import sys
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.families import outermost_of
+from rollout_trace.data.episodes import outermost_of
 from rollout_trace.export._chat_exchange import chat_request, chat_response
 from rollout_trace.export._common import episodes, exporting
 from rollout_trace.export._extras import count_step_extras, whole_number

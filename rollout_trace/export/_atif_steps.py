@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import calls_of
+from rollout_trace.data.conversations import Node
 from rollout_trace.export._atif_facts import metrics, model_of, step_facts, usage_of
 from rollout_trace.export._atif_parts import (
     SOURCES,
@@ -15,7 +16,7 @@ from rollout_trace.export._atif_parts import (
     run_result,
     without_none,
 )
-from rollout_trace.export._conversation import MessageTree, Node
+from rollout_trace.export._conversation import ChatTree
 from rollout_trace.export._extras import count_raw
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Steps:
         self._allow, self._report, self._media_path = allow, report, media_path
         self._numbers: dict[str, int] = {}
         self._calls: set[str] = set()
-        self._tree = MessageTree(report, f"trajectory {trajectory.id}")
+        self._tree = ChatTree(report, f"trajectory {trajectory.id}")
         known = {step.id for step in trajectory.steps}
         early = [child for child in children if child.parent_step_id not in known]
         if early:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from rollout_trace.data.families import lineage
+from rollout_trace.data.episodes import lineage
 from rollout_trace.export._common import each
 from rollout_trace.train.groups import Group, finite_reward, groups, run_advantages
 from rollout_trace.train.selection import SequenceOptions, check_options

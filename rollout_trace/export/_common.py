@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.data.families import families
+from rollout_trace.data import episodes as data_episodes
 from rollout_trace.data.trajectory import Trajectory, each_trajectory
 from rollout_trace.export._values import finite_counted, number, numbers
 from rollout_trace.report import ExportReport, Strict, check_strict, format_counts
@@ -60,7 +60,7 @@ def episodes(
     def count(one: Trajectory) -> None:
         report.drop("trajectories too far from the first of their episode", where=f"trajectory {one.id}")
 
-    return families(each(trajectories), most_waiting=max_waiting, too_late=count)
+    return data_episodes.episodes(each(trajectories), most_waiting=max_waiting, too_late=count)
 
 
 def with_steps(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from rollout_trace.chat.messages import (
     previous_response_of,
 )
 from rollout_trace.chat.parts import texts_of
+from rollout_trace.data.conversations import MessageTree, Node
 from rollout_trace.export._once import ConversionCache
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
@@ -30,35 +30,13 @@ _COMPARED = ("role", "name", "tool_call_id", "function_call")
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
-@dataclass(eq=False)
-class Node:
-    """A message that follows those of its ancestors."""
-
-    message: Message
-    parent: Node | None
-    key: bytes = b""
-    children: dict[bytes, Node] = field(default_factory=dict)
-    place: int = 0
-    """Position of the message in an exporter's output."""
-
-    def path(self) -> list[Node]:
-        """The nodes from the first message to this one."""
-        nodes: list[Node] = []
-        node = self
-        while node.parent is not None:
-            nodes.append(node)
-            node = node.parent
-        return nodes[::-1]
-
-
-class MessageTree:
+class ChatTree(MessageTree):
     """The messages of the steps of one trajectory; one that a later request repeats in its place is one node."""
 
     def __init__(self, report: ExportReport, where: str) -> None:
-        self.root = Node({}, None)
+        super().__init__(_digest)
         self._report = report
         self._cache = ConversionCache(report, where)
-        self._keys: dict[int, tuple[Message, bytes]] = {}
         self._keys_without_name: dict[int, tuple[Message, bytes]] = {}
         self._answers: dict[str, Node] = {}
 
@@ -68,12 +46,12 @@ class MessageTree:
         node = self._continued_answer(step)
         if node is not None:
             first = node.path()[0]
-            if messages and self._key(messages[0]) == first.key and first.message.get("role") == "system":
+            if messages and self.key(messages[0]) == self.key(first.message) and first.message.get("role") == "system":
                 # Instructions are no part of a stored response: each request that continues one repeats them.
                 messages = messages[1:]
         node = node or self.root
         for position, message in enumerate(messages):
-            child = node.children.get(self._key(message)) or self._child_without_name(node, message)
+            child = node.children.get(self.key(message)) or self._child_without_name(node, message)
             if child is None:
                 return node, messages[position:]
             node = child
@@ -82,14 +60,6 @@ class MessageTree:
     def _converted(self, protocol: str | None, part: tuple[Any, ...]) -> list[Message]:
         messages: list[Message] = self._cache.convert(protocol, part, lambda dropped: convert(protocol, part, dropped))
         return messages
-
-    def append(self, node: Node, message: Message) -> Node:
-        """Adds a message as a child of a node."""
-        key = self._key(message)
-        child = Node(message, node, key)
-        # The first of equal children stays the one that later requests continue.
-        node.children.setdefault(key, child)
-        return child
 
     def append_answer(self, node: Node, step: Step) -> Node | None:
         """Adds a step's answer as a child of its request's last message; None where the step has no answer."""
@@ -119,13 +89,6 @@ class MessageTree:
         if entry is None:
             entry = self._keys_without_name[id(message)] = message, _digest({**message, "name": None})
         return node.children.get(entry[1])
-
-    def _key(self, message: Message) -> bytes:
-        entry = self._keys.get(id(message))
-        if entry is None:
-            # The message is stored with its key: a freed message's id could be given to another one.
-            entry = self._keys[id(message)] = message, _digest(message)
-        return entry[1]
 
 
 def _digest(message: Message) -> bytes:

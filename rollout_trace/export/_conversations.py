@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from rollout_trace.chat.messages import tools_of
-from rollout_trace.export._conversation import MessageTree
+from rollout_trace.export._conversation import ChatTree
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 
 if TYPE_CHECKING:
     from rollout_trace.chat.messages import Message
+    from rollout_trace.data.conversations import Node
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._conversation import Node
 
     Include: TypeAlias = Callable[[Step], bool]
 
@@ -56,7 +56,7 @@ def conversations(
     has a place for. ``join=False``: each step is a conversation of its own, with its messages as they were sent.
     """
     where = f"trajectory {trajectory.id}"
-    trees: dict[bytes, MessageTree] = {}
+    trees: dict[bytes, ChatTree] = {}
     step_of_answer: dict[Node, Step] = {}
     ends: dict[Node, list[dict[str, Any]] | None] = {}
     for step in trajectory.steps:
@@ -70,7 +70,7 @@ def conversations(
         # A row has one list of tools, so requests with other tools are other conversations, in trees of their own.
         key = dumps([tools, None if join else step.id], orjson.OPT_SORT_KEYS)
         if key not in trees:
-            trees[key] = MessageTree(report, where)
+            trees[key] = ChatTree(report, where)
             report.take(dropped, where=f"{where}, step {step.id}")
         leaf = _insert(trees[key], step)
         if leaf is None:
@@ -98,7 +98,7 @@ def text_reason(step: Step, include: Include | None, allow: Collection[str]) -> 
     return "excluded" if include is not None and not include(step) else None
 
 
-def _insert(tree: MessageTree, step: Step) -> Node | None:
+def _insert(tree: ChatTree, step: Step) -> Node | None:
     """Adds a step's messages and answer to the tree; returns the answer's node, None for a step without messages."""
     node, new = tree.read(step)
     if node is tree.root and not new:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import answer, arguments_of, calls_of, previous_response_of, to_chat, tools_of
+from rollout_trace.data.episodes import episode_of
 from rollout_trace.engines.grammars import settings_of
 from rollout_trace.export._chat_exchange import finish_reason
 from rollout_trace.export._extras import count_step_extras
@@ -55,8 +56,8 @@ def agent_attributes(trajectory: Trajectory, content: bool) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": trajectory.name,
-        "gen_ai.conversation.id": trajectory.episode_id or trajectory.id,
-        "session.id": trajectory.episode_id or trajectory.id,
+        "gen_ai.conversation.id": episode_of(trajectory),
+        "session.id": episode_of(trajectory),
         "rollout_trace.trajectory.id": trajectory.id,
         "rollout_trace.parent_id": trajectory.parent_id,
         "rollout_trace.group_id": trajectory.group_id,

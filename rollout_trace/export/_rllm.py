@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import answer, arguments_of, to_chat, with_text
-from rollout_trace.data.families import outermost_of
+from rollout_trace.data.episodes import outermost_of
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._common import episodes, exporting, one_by_one
 from rollout_trace.export._extras import count_step_extras, whole_number
@@ -18,8 +18,7 @@ from rollout_trace.export._skyrl import TrajectoryIds
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._usable import check_step_options, usable_steps
 from rollout_trace.export._values import copied
-from rollout_trace.train.advantages import advantage_array
-from rollout_trace.train.selection import n_sampled
+from rollout_trace.train.selection import advantage_array, n_sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.data.episodes import episode_of
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import exporting, one_by_one, scored_rows
@@ -117,7 +118,7 @@ def _samples(
         yield {
             "index": at,
             "group_index": numbers.of("group", group),
-            "rollout_id": numbers.of("rollout", trajectory.episode_id or trajectory.id),
+            "rollout_id": numbers.of("rollout", episode_of(trajectory)),
             **sample,
         }
 

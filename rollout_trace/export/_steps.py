@@ -16,8 +16,7 @@ from rollout_trace.export._conversations import text_reason
 from rollout_trace.export._files import write_rows
 from rollout_trace.export._rows import task_id
 from rollout_trace.export._values import copied, finite_counted, number
-from rollout_trace.train.advantages import advantage_array
-from rollout_trace.train.selection import check_allow, n_sampled, reason_left_out
+from rollout_trace.train.selection import advantage_array, check_allow, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.families import outermost_of
+from rollout_trace.data.episodes import episode_of, outermost_of
 from rollout_trace.export._baselines import check_advantages, compare, row_advantages
 from rollout_trace.export._common import episodes, exporting, token_rows
 from rollout_trace.export._extras import count_extras, count_raw
@@ -118,7 +118,7 @@ def _episodes(
             for trajectory, rows in token_rows(group, report, compared.options)
         ]
         episode = {
-            "id": outermost.episode_id or outermost.id,
+            "id": episode_of(outermost),
             "task": _task(outermost),
             "group": None if outermost.group_id is None else {"id": outermost.group_id},
             "ok": all(trace["ok"] for trace in traces),

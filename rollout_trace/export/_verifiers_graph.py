@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.export._conversation import MessageTree, Node
+from rollout_trace.data.conversations import Node
+from rollout_trace.export._conversation import ChatTree
 from rollout_trace.export._extras import GAPS, parts_of_mask, whole_experts
 from rollout_trace.export._once import ConversionCache
 from rollout_trace.export._strict_json import AsIs
@@ -44,7 +45,7 @@ class Graph:
         self._message_nodes: dict[tuple[int | None, int, str], int] = {}
         self._requests: dict[str, list[Node]] = {}
         self._answers: dict[str, Node] = {}
-        tree = MessageTree(report, self._where)
+        tree = ChatTree(report, self._where)
         for step in self._steps:
             node, messages = tree.read(step)
             for message in messages:

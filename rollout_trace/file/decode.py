@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 
 import msgspec
 
-from rollout_trace.data.lists import TableSpan
+from rollout_trace.data.lists import PackedTexts, TableSpan, from_plain
 from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_attempt, new_step
-from rollout_trace.data.number_lists import array_of
-from rollout_trace.data.token_texts import PackedTexts, from_plain
-from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
+from rollout_trace.data.tokens import Segment, Span, TokenStore, array_of, as_float32
 from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.arrays import ArrayTable, BadArray
 from rollout_trace.file.bodies import BadBody, body_bytes

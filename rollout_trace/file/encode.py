@@ -22,8 +22,8 @@ from rollout_trace.file.records import SCHEMA
 from rollout_trace.file.step_json import Given, steps_json
 
 if TYPE_CHECKING:
+    from rollout_trace.data.lists import PackedTexts
     from rollout_trace.data.rows import AnyArray
-    from rollout_trace.data.token_texts import PackedTexts
     from rollout_trace.data.trajectory import Trajectory
 
 _MISROUNDED = float.fromhex("0x1.5c87fa0000000p-84")

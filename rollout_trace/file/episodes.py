@@ -6,8 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from rollout_trace.data.attempts import Attempts, may_be_trained
-from rollout_trace.data.families import episode_of
+from rollout_trace.data.episodes import Attempts, episode_of, may_be_trained
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.addresses import is_address
 from rollout_trace.file.annotate import append_notes, checked_note

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rollout_trace.data.number_lists import array_of, ids_in
+from rollout_trace.data.tokens import array_of, ids_in
 from rollout_trace.file.records import Record, TokenId, TrajectoryRecord
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from weakref import finalize
 import msgspec
 
 from rollout_trace import guard
-from rollout_trace._signals import without_interrupts
+from rollout_trace._python import without_interrupts
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.decode import Parsed, on_a_fresh_stack
 from rollout_trace.file.packed import Batch, from_bytes, parsed_line

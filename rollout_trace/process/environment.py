@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
+from rollout_trace.data.episodes import episode_of
 from rollout_trace.file.addresses import absolute, is_folder_target
 from rollout_trace.file.writer import check_path
 from rollout_trace.process import options
@@ -145,7 +146,7 @@ def _parent() -> Ancestor | None:
     log = log_of(here)
     if here is None or log is None:
         return ancestry.ancestor()
-    episode, state = here.episode_id or here.id, state_of(here)
+    episode, state = episode_of(here), state_of(here)
     if state is not None and state.recording is not None:
         state.recording.elsewhere.started.add(episode)
     return Ancestor(episode, here.id, log.last_step_id())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data import user_values
-from rollout_trace.data.families import episode_of, lineage
+from rollout_trace.data.episodes import episode_of, lineage
 from rollout_trace.file.addresses import is_address
 from rollout_trace.record import ancestry
 from rollout_trace.record.state import state_of

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace._caller import place_of_caller
+from rollout_trace._python import place_of_caller
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import stored_tool_runs

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.data import attempts
-from rollout_trace.data.attempts import Attempts
-from rollout_trace.data.families import episode_of
+from rollout_trace.data import episodes
+from rollout_trace.data.episodes import Attempts
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
@@ -84,7 +83,7 @@ def recover(
         trajectories = _trajectories(journals, output, report)
         report.recovered = [one.id for one in trajectories]
         thrown = _thrown(trajectories, output)
-        attempts.mark_recovered(trajectories, thrown)
+        episodes.mark_recovered(trajectories, thrown)
         if write:
             _write(trajectories, journals, output, report)
             _delete(journals, report)
@@ -264,7 +263,7 @@ def _trajectories(journals: list[_Journal], output: Output, report: RecoveryRepo
 def _thrown(recovered: list[Trajectory], output: Output) -> set[str]:
     """The episodes of attempts at rollouts that were thrown away, by what was recovered and what the output has."""
     known = Attempts()
-    if any(episode_of(one) != one.id or attempts.rollout_of(one) is not None for one in recovered):
+    if any(episodes.episode_of(one) != one.id or episodes.rollout_of(one) is not None for one in recovered):
         known = attempts_in(output.place)
     for one in recovered:
         known.add(one)

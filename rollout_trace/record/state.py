@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace._caller import place_of_caller
+from rollout_trace._python import place_of_caller
 from rollout_trace.data.trajectory import set_final_steps
 from rollout_trace.record.silence import warn_if_nothing_recorded
 

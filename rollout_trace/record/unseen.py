@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from rollout_trace import credentials
 from rollout_trace.data.extras import EXTRAS, ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts
+from rollout_trace.data.lists import as_token_texts
 from rollout_trace.data.model import (
     STEP_FIELDS,
     Attempt,
@@ -32,7 +33,6 @@ from rollout_trace.data.model import (
     amend,
 )
 from rollout_trace.data.redact import redacted_steps
-from rollout_trace.data.token_texts import as_token_texts
 from rollout_trace.data.tokens import as_float32, as_int32, readonly
 from rollout_trace.wire import align
 from rollout_trace.wire.extras import checked_logprobs, returns_issue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_trace._cached import cached_property
+from rollout_trace._python import cached_property
 
 from ._compress import compress_parts
 from ._messages import JSON_HEADERS, ConnectionReset, ConnectionStalled, Part, Response, cut, json_bytes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from rollout_trace._cached import cached_property
+from rollout_trace._python import cached_property
 
 from ._sampling import Completion, Sampler, Token
 from .tokenizer import AnyTokenizer

@@ -8,19 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import CUT_OFF, shared
 from rollout_trace.engines.profiles import sends_no_ids
-from rollout_trace.train.advantages import advantage_problem
 from rollout_trace.train.check_codes import CODES, Grade
-from rollout_trace.train.extra_checks import extra_problems
-from rollout_trace.train.id_range import InRange
-from rollout_trace.train.selection import logprobs_problem, n_prompt, n_sampled, reason_left_out
+from rollout_trace.train.problems import InRange, field_problems
+from rollout_trace.train.selection import advantage_problem, logprobs_problem, n_prompt, n_sampled, reason_left_out
 from rollout_trace.train.shaping import biased, constrained, remedy, temperature, truncated
-from rollout_trace.train.unread import unread_problems
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step, TokenIssue
@@ -85,8 +81,7 @@ def check_with_rows(trajectory: Trajectory, *, vocab_size: int | None = None) ->
     # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
     rows = trajectory.sequences(include=lambda step: not any(_advantage_findings(step)))
     findings += [*_reward_findings(trajectory), *_sequence_findings(trajectory, rows)]
-    others = chain(extra_problems(trajectory.steps), unread_problems(trajectory.steps))
-    return findings + [_finding(code, message) for code, message in others], rows
+    return findings + [_finding(code, message) for code, message in field_problems(trajectory.steps)], rows
 
 
 def _finding(

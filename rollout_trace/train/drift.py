@@ -11,18 +11,28 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from rollout_trace._cached import cached_property
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.model import CUT_OFF
+from rollout_trace._python import cached_property
+from rollout_trace.chat.answers import compare_answer, keeps_reasoning
+from rollout_trace.data.conversations import Conversations
+from rollout_trace.data.model import CUT_OFF, shared
 from rollout_trace.data.tokens import Span, common_prefix
-from rollout_trace.train import history
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
     from rollout_trace.data.tokens import IntArray
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.train.earlier import Earlier, Row
 
+
+class Row(Protocol):
+    """The part of a row of sequences that is used here."""
+
+    steps: list[tuple[Step, int, int]]
+    """The steps in the row, each with begin and end of its completion."""
+
+
+Placed: TypeAlias = "tuple[Step, Span, Row]"
+"""A step, the span up to the end of its completion, and the row that it was added to."""
 DriftKind: TypeAlias = Literal["template", "retokenized", "tool_arguments", "thinking_removed", "rewritten"]
 
 SHOWN = 8
@@ -82,14 +92,57 @@ class Drift:
         )
 
 
+class Earlier:
+    """The steps that are in rows, in order, and the index of their conversations.
+
+    The index is built on first use: by then all steps are placed, and one index serves all breaks.
+    """
+
+    def __init__(self, placed: list[Placed]) -> None:
+        self.placed = placed
+
+    def predecessor(self, at: int) -> Placed | None:
+        """The step that the one at this position continues; of several the one with the most messages."""
+        found = next(self._index.continued(at), None)
+        return None if found is None else self.placed[found]
+
+    def shares_start(self, at: int, prompt: Span) -> bool:
+        """Whether an earlier step has the same first message, or, where one of the two has no messages, first id."""
+        has_messages = shared(self.placed[at][0], "messages") is not None
+        first_id = self._first_ids[has_messages].get(_first_id(prompt), at)
+        return first_id < at or self._index.shares_start(at)
+
+    @cached_property
+    def _index(self) -> Conversations:
+        index = Conversations()
+        for step, _, _ in self.placed:
+            index.add(step)
+        return index
+
+    @cached_property
+    def _first_ids(self) -> tuple[dict[int, int], dict[int, int]]:
+        """First position of each first id: among all steps, and among those without messages."""
+        of_all: dict[int, int] = {}
+        without_messages: dict[int, int] = {}
+        for at, (step, completion, _) in enumerate(self.placed):
+            of_all.setdefault(_first_id(completion), at)
+            if shared(step, "messages") is None:
+                without_messages.setdefault(_first_id(completion), at)
+        return of_all, without_messages
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the index: another process has other hashes of texts, and copied objects have other ids.
+        return {"placed": self.placed}
+
+
 class Break:
     """A step that begins a new sequence, and the steps before it. Drift, fork or root: decided on first access."""
 
-    def __init__(self, step: Step, prompt: Span, earlier: Earlier, count: int) -> None:
+    def __init__(self, step: Step, prompt: Span, earlier: Earlier, at: int) -> None:
         self.step = step
         self._prompt = prompt
-        # `earlier` is shared by all breaks and holds later steps as well; the first `count` came before this one.
-        self._earlier, self._count = earlier, count
+        # `earlier` is shared by all breaks and holds later steps as well; this one is at position `at`.
+        self._earlier, self._at = earlier, at
 
     @cached_property
     def drift(self) -> Drift | None:
@@ -99,7 +152,7 @@ class Break:
     @cached_property
     def is_fork(self) -> bool:
         """Whether the step shares its beginning with an earlier one, without drift."""
-        return self.drift is None and self._earlier.shares_start(self.step, self._prompt, self._count)
+        return self.drift is None and self._earlier.shares_start(self._at, self._prompt)
 
     @property
     def is_root(self) -> bool:
@@ -108,7 +161,7 @@ class Break:
 
     def explain(self, tokenizer: Decodes | None) -> Drift | None:
         """``drift``, computed anew; with texts if a tokenizer is given."""
-        predecessor = self._earlier.predecessor(self.step, self._count)
+        predecessor = self._earlier.predecessor(self._at)
         if predecessor is None:
             return None
         previous, completion, row = predecessor
@@ -119,13 +172,12 @@ class Break:
             # No drift: another step had extended that sequence already, or it was not the last (`linear`).
             return None
         expected, found = _ids(before, at), _ids(prompt, at)
+        texts = None if tokenizer is None else (tokenizer, prompt)
         return Drift(
             step_id=self.step.id,
             previous_step_id=previous.id,
             position=at,
-            kind=_kind(
-                self.step, previous, row, at, completion.stop, None if tokenizer is None else (tokenizer, prompt)
-            ),
+            kind=_kind(self.step, previous, row, at, completion.stop, texts),
             expected=expected,
             found=found,
             expected_text=None if tokenizer is None else tokenizer.decode(list(expected)),
@@ -145,6 +197,10 @@ def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False
     return [event for one in breaks if (event := one.explain(tokenizer)) is not None]
 
 
+def _first_id(span: Span) -> int:
+    return int(Span(span.segment, 0, 1).get()[0])
+
+
 def _ids(array: IntArray, at: int) -> tuple[int, ...]:
     return tuple(array[at : at + SHOWN].tolist())
 
@@ -154,12 +210,10 @@ def _kind(step: Step, previous: Step, row: Row, at: int, end: int, texts: tuple[
     owner, begin, stop = _step_at(row, at, end) or (None, 0, 0)
     if owner is None or owner.completion is None:
         return "template"
-    repetition = history.compare_answer(step, owner)
+    repetition = compare_answer(step, owner)
     # Reasoning comes first in a completion: a break at its first token is there even if the messages still have it,
     # as templates remove the reasoning of earlier turns.
-    if owner.completion.reasoning and not (
-        repetition == "same" and history.keeps_reasoning(step, owner) and at > begin
-    ):
+    if owner.completion.reasoning and not (repetition == "same" and keeps_reasoning(step, owner) and at > begin):
         return "thinking_removed"
     if at < begin:
         return "template"

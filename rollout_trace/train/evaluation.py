@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.data.user_values import brief, finite_number
-from rollout_trace.train.estimators import chance_of_all, chance_of_any
 from rollout_trace.train.groups import Group, finite_reward, groups
 
 if TYPE_CHECKING:
@@ -112,3 +111,14 @@ def _count(group: Group, passes: Callable[[Trajectory], bool | None]) -> tuple[i
     """Number of scored runs, and of those that pass."""
     results = [bool(result) for run in group.trajectories if (result := passes(run)) is not None]
     return len(results), sum(results)
+
+
+def chance_of_any(n: int, c: int, k: int) -> float:
+    """pass@k: the chance that at least one of k of the runs passed (Chen et al. 2021, arXiv 2107.03374)."""
+    # Whole numbers, divided once: exact, where a product of fractions would gather rounding errors.
+    return (math.comb(n, k) - math.comb(n - c, k)) / math.comb(n, k)
+
+
+def chance_of_all(n: int, c: int, k: int) -> float:
+    """pass^k: the chance that all of k of the runs passed (tau-bench, Yao et al. 2024, arXiv 2406.12045)."""
+    return math.comb(c, k) / math.comb(n, k)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.attempts import last_attempts
-from rollout_trace.data.families import episode_of, lineage
+from rollout_trace._lazy import registered
+from rollout_trace.data.episodes import episode_of, last_attempts, lineage
 from rollout_trace.data.trajectory import each_trajectory
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ class Group:
 
     def _repr_html_(self) -> str:
         """The picture of the group in a notebook."""
-        from rollout_trace.view.notebook import group_html
-
-        return group_html(self)
+        html: str = registered("group_html")(self)
+        return html
 
     @property
     def rewards(self) -> tuple[float | None, ...]:

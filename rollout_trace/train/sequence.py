@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace._lazy import registered
 from rollout_trace.data.tokens import readonly
 
 if TYPE_CHECKING:
@@ -231,9 +232,8 @@ class Sequences(list[Sequence]):
 
     def _repr_html_(self) -> str:
         """The picture of the rows in a notebook."""
-        from rollout_trace.view.notebook import sequences_html
-
-        return sequences_html(self)
+        html: str = registered("sequences_html")(self)
+        return html
 
 
 def common_value(values: Iterable[T | None]) -> T | None:

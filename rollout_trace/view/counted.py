@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rollout_trace.data.attempts import is_made_again, rank, rollout_of
-from rollout_trace.data.families import lineage
+from rollout_trace.data.episodes import is_made_again, lineage, rank, rollout_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory

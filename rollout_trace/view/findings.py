@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from rollout_trace.data.attempts import rollout_of
+from rollout_trace.data.episodes import rollout_of
 from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.checks import check
 from rollout_trace.view import numbers as fmt

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.train.estimators import chance_of_all, chance_of_any
+from rollout_trace.train.evaluation import chance_of_all, chance_of_any
 from rollout_trace.view.counted import Families, key_of
 
 if TYPE_CHECKING:

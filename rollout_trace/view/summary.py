@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace.chat.messages import convert, message_groups
 from rollout_trace.chat.parts import as_text
-from rollout_trace.data.attempts import noted
 from rollout_trace.data.costs import Call, calls_of
+from rollout_trace.data.episodes import noted
 from rollout_trace.train.check_codes import Grade
 from rollout_trace.train.checks import Finding, check_with_rows
 from rollout_trace.view.model import Summary

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rollout_trace._cached import cached_property
+from rollout_trace._python import cached_property
 from rollout_trace.chat.messages import names_of_tools
 from rollout_trace.data.model import Step
 from rollout_trace.train.drift import MEANINGS

@@ -6,8 +6,7 @@ import struct
 from typing import Any
 
 from rollout_trace.data.model import Usage
-from rollout_trace.data.number_lists import array_of
-from rollout_trace.data.tokens import FLOAT32_MAX
+from rollout_trace.data.tokens import FLOAT32_MAX, array_of
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.reading import set_issue, withhold
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from rollout_trace.data.token_texts import PackedTexts
+from rollout_trace.data.lists import PackedTexts
 from rollout_trace.wire import align, places
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
 from rollout_trace.wire.errors import error_of

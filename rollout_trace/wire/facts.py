@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokens
-    from rollout_trace.data.lists import ListSpan
+    from rollout_trace.data.lists import ListSpan, PackedTexts
     from rollout_trace.data.model import Completion, ErrorInfo, LogprobsMode, TokenIssue, TokenSource, Usage
-    from rollout_trace.data.token_texts import PackedTexts
     from rollout_trace.data.tokens import FloatArray
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollout_trace.data.extras import JSONText
-from rollout_trace.data.token_texts import PackedTexts
+from rollout_trace.data.lists import PackedTexts
 from rollout_trace.wire.lenient import NULL, loads
 from rollout_trace.wire.token_texts import texts_of
 

@@ -17,8 +17,8 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from rollout_trace.data.counts import is_count
+from rollout_trace.data.lists import PackedTexts
 from rollout_trace.data.model import TokenIssue
-from rollout_trace.data.token_texts import PackedTexts
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts

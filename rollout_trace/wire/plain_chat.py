@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from msgspec import Meta, Raw, Struct, json, structs
 
 from rollout_trace.data.model import Completion, Usage, new_usage
-from rollout_trace.data.number_lists import array_of, ids_in
-from rollout_trace.data.tokens import FLOAT32_MAX
+from rollout_trace.data.tokens import FLOAT32_MAX, array_of, ids_in
 from rollout_trace.wire.extras import spans_of
 from rollout_trace.wire.extras_alignment import FoundExtras, settle
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts

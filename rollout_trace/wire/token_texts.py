@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from rollout_trace.data.token_texts import TO_STORED, PackedTexts
+from rollout_trace.data.lists import TO_STORED, PackedTexts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL
 
 _ESCAPED = re.compile(r"bytes:((?:\\x[0-9a-fA-F]{2})+)")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.data.attempts import FIELD
+from rollout_trace.data.episodes import FIELD
 from rollout_trace.data.model import Step
 from rollout_trace.guard import printable
 from rollout_trace.view.model import Summary

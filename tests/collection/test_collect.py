@@ -18,7 +18,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import _event_loop
-from rollout_trace.data import attempts
+from rollout_trace.data import episodes
 from rollout_trace.testing import Reply, RequestRecord, ScriptedServer
 
 TASKS = [{"id": f"sum/{number}", "question": f"What is {number} + 2?"} for number in range(4)]
@@ -319,7 +319,7 @@ class TestFailures:
         found = read(tmp_path / "x.jsonl")
         assert len(found) == 12
         for at in range(0, 12, 3):
-            tried = sorted(found[at : at + 3], key=attempts.attempt_of)
+            tried = sorted(found[at : at + 3], key=episodes.attempt_of)
             assert [one.status for one in tried] == ["failed", "failed", "completed"]
             assert [own(one).get("retry_of") for one in tried] == [None, tried[0].id, tried[1].id]
             assert [[step.status for step in one.steps] for one in tried] == [["superseded"], ["superseded"], ["ok"]]
@@ -478,7 +478,7 @@ class TestResuming:
         assert own(runs[1])["retry_of"] == runs[0].id
         assert [len(group.trajectories) for group in rt.groups(rt.read(output))] == [1] * 4
         # The rows of the first attempt would be trained on beside those of the one that counts.
-        assert [len(one.sequences()) > 0 for one in sorted(runs, key=attempts.attempt_of)] == [False, True]
+        assert [len(one.sequences()) > 0 for one in sorted(runs, key=episodes.attempt_of)] == [False, True]
 
     def test_without_it_nothing_is_added(self, tmp_path: Path, ask: Callable[[str], str]) -> None:
         collect(lambda task: ask("?"), output=tmp_path / "x.jsonl")

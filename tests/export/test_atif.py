@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.data import families
+from rollout_trace.data import episodes as data_episodes
 from rollout_trace.data.model import Completion, Cost, Step, ToolCall, ToolRun, Usage
 from rollout_trace.export._atif import atif, write_atif
 from rollout_trace.export._common import episodes
@@ -298,7 +298,7 @@ def test_episodes_are_put_together_within_bounds() -> None:
 
 def test_only_the_latest_episodes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a stream without end no list grows: a straggler of an episode long gone is an episode of its own."""
-    monkeypatch.setattr(families, "REMEMBERED", 2)
+    monkeypatch.setattr(data_episodes, "REMEMBERED", 2)
     runs = [rt.Trajectory(id=name, episode_id=name[0]) for name in ("a0", "b0", "c0", "d0", "c1", "a1", "e0")]
     report = ExportReport()
     assert [[one.id for one in group] for group in episodes(runs, report, max_waiting=1)] == [

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_trace.data.lists import PackedTexts, from_plain
 from rollout_trace.data.model import Completion, Step, shared
-from rollout_trace.data.token_texts import PackedTexts, from_plain
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file.decode import BadLine, decode

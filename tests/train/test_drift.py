@@ -12,12 +12,12 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
+from rollout_trace.data import conversations
 from rollout_trace.data.model import CUT_OFF, Completion, Step
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.testing import ByteTokenizer, Reply, ScriptedServer, load_exchanges
 from rollout_trace.testing.recordings import load_reports
 from rollout_trace.testing.tokenizer import Part
-from rollout_trace.train import history
 from rollout_trace.wire import decode
 
 RECORDED = Path(__file__).parents[1] / "data" / "wire_vllm.jsonl.xz"
@@ -272,14 +272,14 @@ def test_a_text_prompt_that_repeats_an_answer_in_other_ids() -> None:
 def test_looking_for_drift_grows_with_the_turns_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every turn drifts; each is compared with the turn that it goes on from, not with all before it."""
     asked = 0
-    goes_on = history.continues
+    is_from_assistant = conversations.is_from_assistant
 
-    def counted(step: Step, previous: Step) -> bool:
+    def counted(message: Any) -> bool:
         nonlocal asked
         asked += 1
-        return goes_on(step, previous)
+        return is_from_assistant(message)
 
-    monkeypatch.setattr(history, "continues", counted)
+    monkeypatch.setattr(conversations, "is_from_assistant", counted)
     turns, steps = 60, []
     messages: list[Any] = [*ASKED]
     prompt: Any = [1]
@@ -294,7 +294,7 @@ def test_looking_for_drift_grows_with_the_turns_alone(monkeypatch: pytest.Monkey
         prompt = [*prompt, 1000 + at, 2]
     report = rt.Trajectory(steps=steps).sequences().report
     assert [one.previous_step_id for one in report.drift] == [str(at) for at in range(turns - 1)]
-    assert asked == turns - 1
+    assert asked == (len(ASKED) + 1) * (turns - 1)
 
 
 @pytest.mark.parametrize("reason", sorted(CUT_OFF))

@@ -16,28 +16,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.data.conversations import asked, is_from_assistant
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Completion, Step, new_step
 from rollout_trace.data.tokens import Span, TokenStore, as_int32
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
-from rollout_trace.train import history
 from rollout_trace.train.checks import check
-from rollout_trace.train.earlier import Earlier, Placed
-from rollout_trace.train.rows import Row
+from rollout_trace.train.drift import Earlier, Placed
+from rollout_trace.train.sequences import Row
 from tests.amount import some
 from tests.strategies import PROFILE, trajectories
 
 
+def continues(step: Step, previous: Step) -> bool:
+    """The rule for one pair: the messages of the previous one, then an assistant message; or its text and answer."""
+    now, before = step.messages, asked(previous)
+    if not now or not before:
+        return False
+    if isinstance(now[0], str) and isinstance(before[0], str):
+        reply = None if previous.completion is None else previous.completion.content
+        return isinstance(reply, str) and bool(reply) and now[0].startswith(before[0] + reply)
+    return len(now) > len(before) and is_from_assistant(now[len(before)]) and now[: len(before)] == before
+
+
+def first_of(step: Step) -> list[Any]:
+    """The first message that is no system prompt, as a list; empty where there is none."""
+    own = [one for one in step.messages or () if not (isinstance(one, dict) and one.get("role") == "system")]
+    return own[:1]
+
+
 def plain_before(step: Step, placed: list[Placed]) -> Placed | None:
     """The rule itself: of all that the step goes on from, the one with the most messages; of equals the latest."""
-    fitting = [(len(one[0].messages or ()), at) for at, one in enumerate(placed) if history.continues(step, one[0])]
+    fitting = [(len(one[0].messages or ()), at) for at, one in enumerate(placed) if continues(step, one[0])]
     return placed[max(fitting)[1]] if fitting else None
 
 
 def plain_alike(step: Step, prompt: Span, placed: list[Placed]) -> bool:
     return any(
-        history.shares_start(step, other)
+        bool(first_of(step)) and first_of(step) == first_of(other)
         if step.messages is not None and other.messages is not None
         else bool((Span(completion.segment, 0, 1).get() == Span(prompt.segment, 0, 1).get()).all())
         for other, completion, _ in placed
@@ -108,8 +125,8 @@ def conversations(draw: st.DrawFn) -> list[Placed]:
 def test_it_finds_what_comparing_with_each_would(placed: list[Placed]) -> None:
     earlier = Earlier(placed)
     for count, (step, completion, _) in enumerate(placed):
-        assert earlier.predecessor(step, count) is plain_before(step, placed[:count])
-        assert earlier.shares_start(step, completion, count) == plain_alike(step, completion, placed[:count])
+        assert earlier.predecessor(count) is plain_before(step, placed[:count])
+        assert earlier.shares_start(count, completion) == plain_alike(step, completion, placed[:count])
 
 
 @PROFILE
@@ -117,7 +134,7 @@ def test_it_finds_what_comparing_with_each_would(placed: list[Placed]) -> None:
 def test_reports_are_those_of_the_plain_rule(trajectory: rt.Trajectory, linear: bool) -> None:
     report = trajectory.sequences(linear=linear, include=lambda step: step.advantage is None).report
     for one in report.breaks:
-        placed = one._earlier.placed[: one._count]
+        placed = one._earlier.placed[: one._at]
         before = plain_before(one.step, placed)
         drift = one.explain(Numbers())
         assert (None if drift is None else drift.previous_step_id) in (None, None if before is None else before[0].id)

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.data.attempts import last_attempts
+from rollout_trace.data.episodes import last_attempts
 from rollout_trace.train.comparison import compare
-from rollout_trace.train.estimators import chance_of_all, chance_of_any
-from rollout_trace.train.evaluation import pass_at_k, pass_hat_k
+from rollout_trace.train.evaluation import chance_of_all, chance_of_any, pass_at_k, pass_hat_k
 from rollout_trace.train.groups import groups, run_advantages
 from tests.amount import examples
 

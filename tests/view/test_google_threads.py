@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from rollout_trace.chat.answers import compare_answer, keeps_reasoning
 from rollout_trace.data.model import Completion, Step, ToolCall
-from rollout_trace.train.history import compare_answer, keeps_reasoning
 from rollout_trace.view.threads import threads_of
 
 CALL = {"functionCall": {"name": "weather", "args": {"city": "Paris"}}}

@@ -6,8 +6,7 @@ from itertools import permutations
 from typing import Any
 
 import rollout_trace as rt
-from rollout_trace.data.attempts import Attempts, mark_recovered, of_rewards
-from rollout_trace.data.families import families, lineage, outermost_of
+from rollout_trace.data.episodes import Attempts, episodes, lineage, mark_recovered, of_rewards, outermost_of
 
 
 def attempt(name: str, number: int, status: str, *, index: int = 0, **known: Any) -> rt.Trajectory:
@@ -25,14 +24,14 @@ def inside(parent: rt.Trajectory, name: str, **fields: Any) -> rt.Trajectory:
     return rt.Trajectory(id=name, episode_id=parent.episode_id, parent_id=parent.id, steps=steps, **fields)
 
 
-def test_families_are_the_same_in_any_order() -> None:
+def test_episodes_are_the_same_in_any_order() -> None:
     roots = [rt.Trajectory(id="a"), rt.Trajectory(id="b")]
     every = [*roots, inside(roots[0], "a1"), inside(roots[0], "a2"), inside(roots[1], "b1")]
     for order in permutations(every):
-        found = list(families(order))
-        assert sorted(sorted(one.id for one in family) for family in found) == [["a", "a1", "a2"], ["b", "b1"]]
-        assert {outermost_of(family).id for family in found} == {"a", "b"}
-        assert [family[0] for family in found] == sorted((family[0] for family in found), key=order.index)
+        found = list(episodes(order))
+        assert sorted(sorted(one.id for one in episode) for episode in found) == [["a", "a1", "a2"], ["b", "b1"]]
+        assert {outermost_of(episode).id for episode in found} == {"a", "b"}
+        assert [episode[0] for episode in found] == sorted((episode[0] for episode in found), key=order.index)
 
 
 def test_a_lineage_ends_in_a_circle() -> None:
@@ -73,10 +72,10 @@ def test_recovered_ones_are_marked_by_their_episode() -> None:
     below = rt.Trajectory(
         id="jj", episode_id="b", parent_id="j", steps=[rt.Step(id="jj/s", call_id="c", index=0, status="ok")]
     )
-    family = [below, inside(cut, "a1"), inside(whole, "b1"), judge]
-    assert of_rewards(family) == {"j", "jj"}
-    mark_recovered(family, {"a"})
-    assert [[(step.status, step.trainable) for step in one.steps] for one in family] == [
+    episode = [below, inside(cut, "a1"), inside(whole, "b1"), judge]
+    assert of_rewards(episode) == {"j", "jj"}
+    mark_recovered(episode, {"a"})
+    assert [[(step.status, step.trainable) for step in one.steps] for one in episode] == [
         [("ok", False)],
         [("superseded", True), ("abandoned", False)],
         [("ok", True), ("abandoned", True)],

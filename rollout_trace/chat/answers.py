@@ -1,17 +1,17 @@
-"""Comparison of conversations: whether a request continues an earlier step, and repeats its answer unchanged.
+"""Compares an answer with the messages in which a later request repeats it.
 
 Works on messages in their provider's shape: chat, Anthropic blocks, Responses items, Google's contents, text prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import is_
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from rollout_trace.chat import google
+from rollout_trace.data.conversations import asked, gives_start, is_from_assistant
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.wire import google_parts
 
@@ -19,49 +19,6 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Completion, Step
 
 Repeat = Literal["same", "arguments", "changed"]
-
-_ASSISTANT_ITEMS = frozenset({"function_call", "custom_tool_call", "reasoning"})
-
-
-def continues(step: Step, previous: Step) -> bool:
-    """Whether a step's messages are those of ``previous``, then an assistant message, and perhaps more.
-
-    A text prompt continues another if it begins with that prompt and its answer.
-    """
-    now, before = step.messages, asked(previous)
-    if not now or not before:
-        return False
-    if isinstance(now[0], str) and isinstance(before[0], str):
-        reply = previous.completion.content if previous.completion is not None else None
-        # An empty answer adds nothing to the prompt: any prompt with this beginning would seem to continue it.
-        return isinstance(reply, str) and bool(reply) and now[0].startswith(before[0] + reply)
-    return len(now) > len(before) and is_from_assistant(now[len(before)]) and _same(now, before)
-
-
-def continues_last(step: Step) -> bool:
-    """Whether the answer continues the last message of the request: ``continue_final_message`` of vLLM and SGLang."""
-    return isinstance(step.sampling, Mapping) and step.sampling.get("continue_final_message") is True
-
-
-def asked(step: Step) -> Sequence[Any] | None:
-    """A step's messages before its answer: without the last one where the answer continues it.
-
-    An answer that was cut off or aborted goes on so: the conversation has one answer, of both parts.
-    """
-    messages = step.messages
-    return messages[:-1] if messages and _given_start(step) else messages
-
-
-def _given_start(step: Step) -> str:
-    """The text of the last message where the answer continues it; empty where the answer begins a message."""
-    last = step.messages[-1] if continues_last(step) and step.messages else None
-    return _leading_answer([last])[0] if is_from_assistant(last) else ""
-
-
-def shares_start(step: Step, other: Step) -> bool:
-    """Whether two conversations have the same first message, system prompts aside."""
-    one, two = first(step.messages), first(other.messages)
-    return one is not None and two is not None and one == two
 
 
 def compare_answer(step: Step, previous: Step) -> Repeat:
@@ -73,9 +30,11 @@ def compare_answer(step: Step, previous: Step) -> Repeat:
     answer = previous.completion
     if answer is None or not step.messages or isinstance(step.messages[0], str):
         return "same"
-    text, calls, _ = _leading_answer(step.messages[len(asked(previous) or ()) :])
+    text, calls, _ = _leading_answer(step.messages[len(asked(previous)) :])
     answer_text, answer_calls = _answer_parts(answer)
-    answer_text = _given_start(previous) + answer_text
+    last = previous.messages[-1] if previous.messages else None
+    if gives_start(previous, last):
+        answer_text = _leading_answer([last])[0] + answer_text
     if _stops_early(previous) and not answer_calls and text.startswith(answer_text):
         # A later request continued the answer: the message has both parts.
         return "same"
@@ -93,28 +52,7 @@ def _stops_early(step: Step) -> bool:
 
 def keeps_reasoning(step: Step, previous: Step) -> bool:
     """Whether the messages that repeat the previous answer still have its reasoning."""
-    return _leading_answer((step.messages or ())[len(asked(previous) or ()) :])[2]
-
-
-def _same(now: Sequence[Any], before: Sequence[Any]) -> bool:
-    # From the end, where conversations differ first. Equal messages of one trajectory are mostly one object.
-    return all(is_(now[at], before[at]) or now[at] == before[at] for at in reversed(range(len(before))))
-
-
-def first(messages: Sequence[Any] | None) -> Any:
-    """The first message that is no system or developer prompt; None where there is none."""
-    for message in messages or ():
-        if not (isinstance(message, dict) and message.get("role") in ("system", "developer")):
-            return message
-    return None
-
-
-def is_from_assistant(message: Any) -> bool:
-    """Whether a message has the role assistant (Google's: model), or is a Responses item of it: a call, reasoning."""
-    if not isinstance(message, dict):
-        return False
-    kind = message.get("type")
-    return message.get("role") in ("assistant", "model") or (isinstance(kind, str) and kind in _ASSISTANT_ITEMS)
+    return _leading_answer((step.messages or ())[len(asked(previous)) :])[2]
 
 
 def _leading_answer(messages: Sequence[Any]) -> tuple[str, list[tuple[Any, Any]], bool]:

@@ -1,16 +1,100 @@
-"""Attempts at rollouts: what ``rt.collect`` notes of them in their trajectories' metadata, and what follows from it."""
+"""Which trajectories belong to one rollout (those of one episode), and which attempt at a rollout counts.
+
+Trajectories come in any order, from any process. ``rt.collect`` notes its attempts in their metadata.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rollout_trace.data.families import episode_of, families, lineage
 from rollout_trace.data.model import amend
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
+
+Key = TypeVar("Key")
+
+REMEMBERED = 1 << 16
+"""Number of episodes that were given already whose ids are kept, to tell trajectories that come too late."""
+
+
+class _Member(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def episode_id(self) -> str | None: ...
+
+
+def episode_of(trajectory: _Member) -> str:
+    """The id of a trajectory's episode; its own, where a file of another program names none."""
+    return trajectory.episode_id or trajectory.id
+
+
+def outermost_of(episode: Iterable[Trajectory]) -> Trajectory:
+    """The first trajectory that was not opened inside another of them; of a circle the first."""
+    trajectories = list(episode)
+    ids = {trajectory.id for trajectory in trajectories}
+    return next((one for one in trajectories if one.parent_id not in ids), trajectories[0])
+
+
+def episodes(
+    trajectories: Iterable[Trajectory],
+    *,
+    most_waiting: int | None = None,
+    too_late: Callable[[Trajectory], object] | None = None,
+) -> Iterator[list[Trajectory]]:
+    """Groups trajectories by their episode, in the order of the first of each.
+
+    Args:
+        trajectories: in any order: those of several episodes may be interleaved.
+        most_waiting: trajectories that are kept until others of their episode come; past it the oldest episode is
+            given as far as it has come. None: all of them are kept until the last was read.
+        too_late: called with each trajectory whose episode was given already, which is given alone; while
+            that episode is one of the latest ``REMEMBERED``.
+    """
+    waiting: dict[str, list[Trajectory]] = {}
+    given: OrderedDict[str, None] = OrderedDict()
+    size = 0
+    for trajectory in trajectories:
+        key = episode_of(trajectory)
+        if key in given:
+            if too_late is not None:
+                too_late(trajectory)
+            yield [trajectory]
+            continue
+        waiting.setdefault(key, []).append(trajectory)
+        size += 1
+        if most_waiting is not None and size > most_waiting:
+            oldest = next(iter(waiting))
+            given[oldest] = None
+            if len(given) > REMEMBERED:
+                given.popitem(last=False)
+            episode = waiting.pop(oldest)
+            size -= len(episode)
+            yield episode
+    yield from waiting.values()
+
+
+def lineage(one: Key, parents: Mapping[Key, Key | None]) -> Iterator[Key]:
+    """Yields a trajectory and those that it was opened inside, the innermost first.
+
+    Args:
+        one: its id, or what stands for it.
+        parents: by the id of a trajectory, that of its parent. In a file of another program parents may form a circle,
+            of which each is given once.
+    """
+    seen: set[Key] = set()
+    at: Key | None = one
+    while at is not None and at not in seen:
+        yield at
+        seen.add(at)
+        at = parents.get(at)
+
+
+# Attempts
 
 FIELD = "collect"
 """Key of the metadata."""
@@ -115,11 +199,11 @@ def leave_out(trajectory: Trajectory) -> None:
         step.trainable = False
 
 
-def of_rewards(family: Sequence[Trajectory]) -> set[str]:
+def of_rewards(episode: Sequence[Trajectory]) -> set[str]:
     """Ids of the trajectories of reward functions, and of those opened inside them."""
-    judges = {one.id for one in family if "reward" in noted(one)}
-    parents = {one.id: one.parent_id for one in family}
-    return {one.id for one in family if any(name in judges for name in lineage(one.id, parents))}
+    judges = {one.id for one in episode if "reward" in noted(one)}
+    parents = {one.id: one.parent_id for one in episode}
+    return {one.id for one in episode if any(name in judges for name in lineage(one.id, parents))}
 
 
 class Attempts:
@@ -160,9 +244,9 @@ def mark_recovered(trajectories: Iterable[Trajectory], thrown: Collection[str]) 
         trajectories: all that were recovered.
         thrown: the episodes of attempts that were thrown away.
     """
-    for family in families(trajectories):
-        judges = of_rewards(family)
-        for one in family:
+    for episode in episodes(trajectories):
+        judges = of_rewards(episode)
+        for one in episode:
             if episode_of(one) in thrown:
                 supersede(one)
             if one.id in judges:
