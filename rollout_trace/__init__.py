@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from rollout_trace.process.environment import child_environment
     from rollout_trace.process.instrument import Instrumentation, instrument
     from rollout_trace.record.context import current, propagate, reward, trajectory
+    from rollout_trace.record.frames import tool_run
     from rollout_trace.record.place import orphans
     from rollout_trace.record.provenance import environment, file_sha256
     from rollout_trace.record.recording import recording
     from rollout_trace.record.recovery import Recovered, recover
-    from rollout_trace.record.recovery_report import RecoveryReport
-    from rollout_trace.record.tool_run import tool_run
+    from rollout_trace.record.recovery_output import RecoveryReport
     from rollout_trace.train.checks import Finding
     from rollout_trace.train.comparison import Comparison, compare
     from rollout_trace.train.drift import Drift, drift
@@ -126,11 +126,11 @@ _HOMES = {
     "rollout_trace.process.instrument": ("Instrumentation", "instrument"),
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("Recovered", "recover"),
-    "rollout_trace.record.recovery_report": ("RecoveryReport",),
+    "rollout_trace.record.recovery_output": ("RecoveryReport",),
     "rollout_trace.train.retokenize": ("RetokenizeReport",),
     "rollout_trace.train.selection": ("SequenceOptions",),
     "rollout_trace.train.sequence": ("Placeholder", "Sequence", "SequenceReport", "Sequences"),
-    "rollout_trace.record.tool_run": ("tool_run",),
+    "rollout_trace.record.frames": ("tool_run",),
     "rollout_trace.data.trajectory": ("Trajectory",),
 }
 _SUBMODULES = frozenset({"export", "frames", "importing", "integration", "testing", "wire"})

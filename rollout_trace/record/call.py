@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollout_trace import guard
+from rollout_trace.data.counts import COST_HEADER
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
 from rollout_trace.record.bounds import KeptBytes
 from rollout_trace.record.decoder import decoder
-from rollout_trace.record.headers import KnownHeaders, known_headers
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
@@ -426,3 +426,38 @@ def _settle_soon(call: Call, size: int) -> None:
         return
     if decoder.backlog + size > BACKLOG_LIMIT or not decoder.take(call, size, partial(settle, call)):
         settle(call)
+
+
+NAMES = ("content-type", "content-encoding", "x-request-id", "request-id", COST_HEADER)
+_NAMES = {name.encode(): name for name in NAMES}
+
+
+class KnownHeaders(dict[str, str]):
+    """The headers of ``NAMES`` that an answer has, by name."""
+
+    __slots__ = ()
+
+
+def known_headers(headers: Mapping[str, str]) -> KnownHeaders:
+    """Those of ``NAMES`` that an answer has.
+
+    Args:
+        headers: with lower-case names, or in a case-insensitive mapping.
+    """
+    pairs = _pairs(headers)
+    # One that came twice is joined by the look-up by name.
+    if pairs is not None and len(found := KnownHeaders(pairs)) == len(pairs):
+        return found
+    return KnownHeaders((name, value) for name in NAMES if (value := headers.get(name)) is not None)
+
+
+def _pairs(headers: Any) -> list[tuple[str, str]] | None:
+    """The same of httpx's own object, in one pass: each of its look-ups by name takes as long. None of others."""
+    items = getattr(headers, "_list", None)
+    if type(items) is not list:
+        return None
+    try:
+        return [(_NAMES[name], value.decode("ascii")) for _, name, value in items if name in _NAMES]
+    except (TypeError, ValueError, AttributeError):
+        # Not in ASCII, or of another version.
+        return None

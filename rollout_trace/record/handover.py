@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, stored_tool_runs, with_values
-from rollout_trace.record.held import held_bytes
+from rollout_trace.record.bounds import held_bytes
 from rollout_trace.record.state import state_of
 
 if TYPE_CHECKING:

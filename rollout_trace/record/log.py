@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, MutableSequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
@@ -14,20 +16,19 @@ from rollout_trace import guard
 from rollout_trace._pace import give_way
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
+from rollout_trace.record.bounds import held_bytes
 from rollout_trace.record.call import Call, drain, end, settle
-from rollout_trace.record.call_steps import recorded_steps, running_step
-from rollout_trace.record.held import held_bytes
-from rollout_trace.record.join import join_frames_with_calls
-from rollout_trace.record.retries import digest_of, join_retries
+from rollout_trace.record.call_steps import add_attempts, recorded_steps, running_step
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from rollout_trace.data.model import ToolRun
+    from rollout_trace.data.model import Step, ToolRun
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.record.join import ModelCallFrame, OpenFrame
+    from rollout_trace.record.call import Call
 
 
 class TrajectoryJournal(Protocol):
@@ -311,3 +312,113 @@ def _supersede_retrievals(steps: list[Step]) -> None:
         else:
             # Never a running call: that has no response id yet.
             amend(step, status="superseded", token_issue=None)
+
+
+class OpenFrame(Protocol):
+    """The methods of a frame that closing its trajectory calls."""
+
+    def abandon(self) -> None:
+        """Ends the frame if no hook has ended it."""
+
+    def forget(self) -> None:
+        """Drops references to calls, answers and steps."""
+
+
+class ModelCallFrame(OpenFrame, Protocol):
+    """The part of a model call's frame that matching it with recorded calls needs."""
+
+    calls: list[Call]
+    """Recorded calls that began in the frame's context."""
+    response_id: str | None
+    """The provider's id of the answer, if the framework reported it."""
+    began: float
+    """Start, as ``time.perf_counter`` seconds."""
+
+    @property
+    def step_id(self) -> str:
+        """Id of its first step."""
+
+    def mark_all(self, seen: Sequence[list[Step]]) -> None:
+        """Adds the framework's metadata to the steps of each matched call."""
+
+    def steps(self) -> list[Step]:
+        """Steps made from the framework's data, for a frame without a recorded call."""
+
+
+def join_frames_with_calls(frames: Sequence[ModelCallFrame], calls: Sequence[tuple[Call, list[Step]]]) -> list[Step]:
+    """Steps of all calls in start order, annotated with framework metadata.
+
+    Frames without a recorded call are represented by their own steps, at the time the frame began.
+    """
+    by_call = {id(call): steps for call, steps in calls}
+    by_response: dict[str, list[list[Step]]] = {}
+    for _, steps in calls:
+        # A set: the choices of one call (n=2) share its response id.
+        for response_id in {step.response_id for step in steps if step.response_id is not None}:
+            by_response.setdefault(response_id, []).append(steps)
+    entries = [(call.began, steps) for call, steps in calls]
+
+    def join(frame: ModelCallFrame) -> None:
+        matched = [by_call[id(call)] for call in frame.calls if id(call) in by_call]
+        same_id = [] if frame.response_id is None else by_response.get(frame.response_id, [])
+        # An id beats the context: the calls of a batch may begin in another order than their frames. It must be unique,
+        # though: some servers send the same id with every answer.
+        if len(same_id) == 1 and same_id[0] not in matched:
+            matched = same_id
+        if matched:
+            frame.mark_all(matched)
+        else:
+            entries.append((frame.began, frame.steps()))
+
+    guard.run_all("frame", *(partial(join, frame) for frame in frames))
+    entries.sort(key=lambda entry: entry[0])
+    return [step for _, steps in entries for step in steps]
+
+
+_MAY_BE_RETRIED = frozenset({408, 409, 425, 429})
+
+
+def digest_of(call: Call) -> str | None:
+    """The digest of the request of an HTTP library's call; None of other calls, and where the request is not kept."""
+    if not call.settings.is_http or call.request is None:
+        return call.request_digest
+    return hashlib.blake2b(call.request, digest_size=16).hexdigest()
+
+
+def join_retries(calls: Iterable[Call]) -> None:
+    """Gives a call the attempts of an earlier one of the same request, which failed before it began.
+
+    The earlier one has no steps any more. Twice does what once does.
+
+    Args:
+        calls: of one trajectory, in the order they began; those that have ended are decoded.
+    """
+    failed: dict[tuple[str | None, ...], list[Call]] = {}
+    for call in calls:
+        digest = digest_of(call)
+        if digest is None:
+            continue
+        alike = failed.setdefault((call.protocol, call.endpoint, call.agent, digest), [])
+        # The first that failed: where several are sent at once, each is repeated once.
+        earlier = next((one for one in alike if one.ended is not None and one.ended <= call.began), None)
+        if earlier is not None:
+            alike.remove(earlier)
+            # Not before its end: the journal would have the attempts of both in both.
+            if call.ended is not None:
+                _take_over(call, earlier)
+        if _has_failed(call):
+            alike.append(call)
+
+
+def _has_failed(call: Call) -> bool:
+    if not call.steps or any(step.status != "error" for step in call.steps) or not call.attempts:
+        return False
+    status = call.attempts[-1].status
+    return status is None or status in _MAY_BE_RETRIED or status >= 500
+
+
+def _take_over(call: Call, earlier: Call) -> None:
+    call.attempts[:0] = earlier.attempts
+    call.started, call.began = earlier.started, earlier.began
+    add_attempts(call)
+    earlier.steps = []

@@ -25,8 +25,15 @@ from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, folder_of
 from rollout_trace.file.shards import check_address
 from rollout_trace.file.shards_spool import spool_of
 from rollout_trace.record.recovered import Pieces, trajectory_of
-from rollout_trace.record.recovery_output import FolderOutput, Output, SpooledOutput, output_at
-from rollout_trace.record.recovery_report import DamagedPlace, RecoveryReport, UnreadJournal
+from rollout_trace.record.recovery_output import (
+    DamagedPlace,
+    FolderOutput,
+    Output,
+    RecoveryReport,
+    SpooledOutput,
+    UnreadJournal,
+    output_at,
+)
 
 DAMAGED_SUFFIX = ".damaged"
 _CUT = "ends inside a record"

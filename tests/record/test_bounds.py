@@ -19,8 +19,8 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.integration import ModelFrame
 from rollout_trace.record import sink
+from rollout_trace.record.bounds import held_bytes
 from rollout_trace.record.handover import Family
-from rollout_trace.record.held import held_bytes
 from rollout_trace.testing import ScriptedServer
 from tests.amount import some
 

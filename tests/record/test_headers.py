@@ -11,7 +11,7 @@ import pytest
 from multidict import CIMultiDict
 from requests.structures import CaseInsensitiveDict
 
-from rollout_trace.record.headers import NAMES, known_headers
+from rollout_trace.record.call import NAMES, known_headers
 
 Pairs = list[tuple[str, str]]
 MAPPINGS: dict[str, Callable[[Pairs], Any]] = {
