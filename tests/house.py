@@ -1,8 +1,8 @@
-"""The rooms of ``rollout_trace`` and the imports between them: only downward, in no circle. Run by ``make check``.
+"""The rooms of ``rollout_trace``, the imports between them (only downward, in no circle) and their budget of lines.
 
     python -m tests.house
 
-prints what each room imports. Counted are all imports, also those inside functions and those for type checkers alone.
+prints what each room imports and how large it is; ``make check`` runs it. Counted are all imports, also those inside functions and those for type checkers alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,34 @@ DOORS = frozenset(
 """Imports that may lead upward: ``Trajectory.sequences()``, ``.check()`` and ``.retokenize()``, and their types; and
 ``Job.run()``, which the worker makes. What ``.show()``, ``_repr_html_()`` and ``.to_json()`` call is registered in
 ``rollout_trace/__init__.py``."""
+
+BUDGET: dict[str, tuple[int, int]] = {
+    "ground": (1650, 15),
+    "data": (4050, 15),
+    "wire": (8400, 44),
+    "engines": (1250, 7),
+    "chat": (750, 6),
+    "file": (11000, 63),
+    "record": (8250, 39),
+    "clients": (5600, 33),
+    "process": (2900, 28),
+    "train": (3000, 15),
+    "probes": (850, 4),
+    "integration": (800, 8),
+    "collection": (8000, 56),
+    "importing": (7550, 45),
+    "export": (7900, 47),
+    "view": (9700, 59),
+    "testing": (11400, 76),
+    "cli": (4150, 35),
+}
+"""The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
+
+PUBLIC_NAMES = 92
+"""The most names in ``rollout_trace.__all__``."""
+
+PATH_FILES, PATH_CALLS = 84, 1150
+"""The most files and Python calls from a client's ``request`` to a row: ``tests/test_path_of_a_call.py``."""
 
 Graph = Mapping[str, frozenset[str]]
 """The modules that a module imports, by name inside the package: ``record.call``."""
@@ -117,11 +145,30 @@ def rooms_below(graph: Graph) -> dict[str, list[str]]:
     return found
 
 
+def sizes(package: Path) -> dict[str, tuple[int, int]]:
+    """The lines and files of each room of a package."""
+    found = dict.fromkeys(ROOMS, (0, 0))
+    for path in package.rglob("*.py"):
+        room = room_of(".".join(path.relative_to(package).with_suffix("").parts))
+        lines, files = found[room]
+        found[room] = (lines + len(path.read_text().splitlines()), files + 1)
+    return found
+
+
+def over_budget(package: Path) -> list[str]:
+    """The rooms with more lines or files than their budget, and what there is of each."""
+    found = sizes(package)
+    return [f"{room}: {found[room]}, budget {BUDGET[room]}" for room in ROOMS
+            if any(have > most for have, most in zip(found[room], BUDGET[room], strict=True))]  # fmt: skip
+
+
 def main() -> int:
-    """Prints the house; 1 where an import leads upward or around."""
+    """Prints the house; 1 where an import leads upward or around, or a room is larger than its budget."""
     graph = graph_of(ROOT / PACKAGE)
+    size = sizes(ROOT / PACKAGE)
     for room, below in rooms_below(graph).items():
-        print(f"{room:12} imports {' '.join(below) or 'no other room'}")
+        print("{:12} {:6,} lines {:3} files".format(room, *size[room]), f"imports {' '.join(below) or 'no other room'}")
+    print("in all {:,} lines, {} files".format(*map(sum, zip(*size.values(), strict=True))))
     sources = sorted(ROOT.glob("integrations/*/rollout_trace_*"))
     faults = {
         "upward": upward(graph),
@@ -130,8 +177,10 @@ def main() -> int:
     }
     for what, found in faults.items():
         print(f"imports {what}: {len(found)}", *found, sep="\n    ")
+    over = over_budget(ROOT / PACKAGE)
+    print(f"rooms over their budget: {len(over)}", *over, sep="\n    ")
     print("doors:", *sorted(f"{module} -> {other}" for module, other in DOORS), sep="\n    ")
-    return int(any(faults.values()))
+    return int(any(faults.values()) or bool(over))
 
 
 if __name__ == "__main__":

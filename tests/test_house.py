@@ -45,6 +45,18 @@ def test_every_folder_is_a_room_and_every_door_is_used() -> None:
     assert {door for door in house.DOORS if door[1] not in graph[door[0]]} == set()
 
 
+def test_the_house_stays_within_its_budget() -> None:
+    assert house.over_budget(PACKAGE) == []
+    assert len(house.DOORS) <= 6
+    assert len(rt.__all__) <= house.PUBLIC_NAMES
+
+
+def test_a_room_that_outgrows_its_budget_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(tmp_path, wire__chat="a\nb\n", wire__sse="c\n", record__call="d\n")
+    monkeypatch.setattr(house, "BUDGET", {**dict.fromkeys(house.ROOMS, (1, 1)), "wire": (3, 1)})
+    assert house.over_budget(tmp_path / house.PACKAGE) == ["wire: (3, 2), budget (3, 1)"]
+
+
 def test_integrations_import_one_module_and_no_circle() -> None:
     sources = sorted(house.ROOT.glob("integrations/*/rollout_trace_*"))
     assert len(sources) >= 3
