@@ -2,7 +2,8 @@
 
     python -m tests.house
 
-prints what each room imports and how large it is; ``make check`` runs it. Counted are all imports, also those inside functions and those for type checkers alone.
+prints what each room imports and how large it is; ``make check`` runs it. Counted are all imports, also those inside
+functions and those for type checkers alone.
 """
 
 from __future__ import annotations
