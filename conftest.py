@@ -18,7 +18,7 @@ import pytest
 
 from rollout_trace import guard
 from rollout_trace.clients import ask as asking
-from rollout_trace.engines import detect
+from rollout_trace.clients import detect
 from rollout_trace.record import place
 from rollout_trace.record.log import StepLog
 

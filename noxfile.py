@@ -247,7 +247,7 @@ def tests(name: str, *arguments: str) -> None:
 
 
 SDKS = {
-    "openai": ("tests/clients/openai", "tests/engines"),
+    "openai": ("tests/clients/openai", "tests/wire/engines"),
     "anthropic": ("tests/clients/anthropic",),
     "google": ("tests/clients/google",),
     "http": ("tests/clients/http_libraries",),

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from rollout_trace.clients.common import bind, unwrap
     from rollout_trace.clients.google import wrap_google
     from rollout_trace.clients.openai import wrap_openai
+    from rollout_trace.clients.probe import probe
+    from rollout_trace.clients.probe_report import ProbeReport
     from rollout_trace.clients.tinker import wrap_tinker
     from rollout_trace.clients.transformers import wrap_transformers
     from rollout_trace.clients.vllm import wrap_vllm
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
         Usage,
     )
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.engines.engine import Engine
     from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
     from rollout_trace.file.annotate import annotate
     from rollout_trace.file.merge import MergeReport, merge
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from rollout_trace.file.writer import JSONLWriter
     from rollout_trace.guard import Stats, stats
     from rollout_trace.integration.installed import Integration, integrations
-    from rollout_trace.probes.probe import probe
-    from rollout_trace.probes.report import ProbeReport
     from rollout_trace.process.environment import child_environment
     from rollout_trace.process.instrument import Instrumentation, instrument
     from rollout_trace.record.context import current, propagate, reward, trajectory
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from rollout_trace.train.retokenize import RetokenizeReport
     from rollout_trace.train.selection import SequenceOptions
     from rollout_trace.train.sequence import Placeholder, Sequence, SequenceReport, Sequences
+    from rollout_trace.wire.engine import Engine
 
 # Names are imported on first use: agents start fast, and a script that only exports does not import the recorder.
 _HOMES = {
@@ -91,7 +91,7 @@ _HOMES = {
     "rollout_trace.train.comparison": ("Comparison", "compare"),
     "rollout_trace.train.evaluation": ("pass_at_k", "pass_hat_k"),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
-    "rollout_trace.engines.engine": ("Engine",),
+    "rollout_trace.wire.engine": ("Engine",),
     "rollout_trace.data.costs": ("Price", "PriceTable"),
     "rollout_trace.train.drift": ("Drift", "drift"),
     "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
@@ -120,8 +120,8 @@ _HOMES = {
         "ToolRun",
         "Usage",
     ),
-    "rollout_trace.probes.report": ("ProbeReport",),
-    "rollout_trace.probes.probe": ("probe",),
+    "rollout_trace.clients.probe_report": ("ProbeReport",),
+    "rollout_trace.clients.probe": ("probe",),
     "rollout_trace.process.environment": ("child_environment",),
     "rollout_trace.process.instrument": ("Instrumentation", "instrument"),
     "rollout_trace.record.recording": ("recording",),

@@ -244,7 +244,7 @@ def _check_format(path: str) -> None:
 
 
 def _check_engine(engine: str) -> None:
-    from rollout_trace.engines.profiles import EngineName
+    from rollout_trace.wire.profiles import EngineName
 
     names = EngineName.__args__  # type: ignore[attr-defined]
     if engine not in names:

@@ -16,7 +16,7 @@ from rollout_trace.clients.ask import (
     without_refused,
 )
 from rollout_trace.clients.wished import merged
-from rollout_trace.engines.added_chunks import answers_to
+from rollout_trace.wire.added_chunks import answers_to
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call

@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.engines import detect
-from rollout_trace.engines.detect import Get, Reply
+from rollout_trace.clients import detect
+from rollout_trace.clients.detect import Get, Reply
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.profiles import EngineProfile
+    from rollout_trace.wire.profiles import EngineProfile
 
 _MAX_BYTES = 1 << 20
 _CALL_HEADERS = frozenset({"content-type", "idempotency-key", "x-stainless-raw-response", "x-stainless-retry-count"})

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollout_trace.clients.common import wrap
 from rollout_trace.clients.openai_paths import protocol_of
-from rollout_trace.engines.engine import resolve
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.wire.engine import resolve
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
-    from rollout_trace.engines.engine import Engine
-    from rollout_trace.engines.profiles import EngineName
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineName
 
 C = TypeVar("C")
 

@@ -26,8 +26,8 @@ from rollout_trace.record.settings import Settings, check_call_bytes
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
-    from rollout_trace.engines.profiles import EngineProfile
     from rollout_trace.record.call import Call
+    from rollout_trace.wire.profiles import EngineProfile
 
 Version: TypeAlias = str | int | None
 PolicyVersion: TypeAlias = Version | Callable[[], Version]

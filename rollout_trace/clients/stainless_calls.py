@@ -18,7 +18,7 @@ from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cau
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.outermost import current
 from rollout_trace.clients.tee import added_chunks, hide_added, tee
-from rollout_trace.engines.profiles import AUTO
+from rollout_trace.wire.profiles import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.engines.added_chunks import AddedChunks
 from rollout_trace.record.call import Call, end
+from rollout_trace.wire.added_chunks import AddedChunks
 
 
 def tee(stream: Any, call: Call, added: AddedChunks | None = None) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.engines.wishes import NO_TOP_K, lacks_top_k, wishes_for
+from rollout_trace.wire.wishes import NO_TOP_K, lacks_top_k, wishes_for
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.engine import Engine
     from rollout_trace.record.call import Call
+    from rollout_trace.wire.engine import Engine
 
 _AS_IDS = "return_tokens_as_token_ids"
 """Names alternatives by their ids, and changes every token's text: only for callers who asked for no logprobs."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rollout_trace.collection.progress import Progress
     from rollout_trace.collection.rollout import Rollout
     from rollout_trace.collection.summary import CollectSummary
-    from rollout_trace.engines.engine import Engine
-    from rollout_trace.engines.profiles import EngineName
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineName
 
     Agent: TypeAlias = Callable[[Any], Any] | Callable[[Any, Rollout], Any] | str | type | object
     RewardFunction: TypeAlias = Callable[..., Awaitable[Any] | Any] | str

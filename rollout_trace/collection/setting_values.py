@@ -107,7 +107,7 @@ def _weight(value: Any) -> float | None:
 
 def _engine(value: Any) -> Any | None:
     """The name of an engine, or its options with its name."""
-    from rollout_trace.engines.engine import Engine
+    from rollout_trace.wire.engine import Engine
 
     return _made(Engine, "engine", value) if isinstance(value, dict) and "name" in value else _text(value)
 

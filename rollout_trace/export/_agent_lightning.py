@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import answer, to_chat
 from rollout_trace.data.episodes import episode_of, outermost_of
 from rollout_trace.export._common import episodes, exporting, one_by_one
 from rollout_trace.export._extras import count_step_extras
@@ -17,6 +16,7 @@ from rollout_trace.export._rows import count_unused
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._usable import calls_in_order, check_step_options, count_last_reward, usable_steps
 from rollout_trace.export._values import copied
+from rollout_trace.wire.chat_messages import answer, to_chat
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.chat.messages import Message, arguments_of, calls_of
+from rollout_trace.wire.chat_messages import Message, arguments_of, calls_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import ToolRun

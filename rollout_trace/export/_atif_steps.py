@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import calls_of
 from rollout_trace.data.conversations import Node
 from rollout_trace.export._atif_facts import metrics, model_of, step_facts, usage_of
 from rollout_trace.export._atif_parts import (
@@ -18,14 +17,15 @@ from rollout_trace.export._atif_parts import (
 )
 from rollout_trace.export._conversation import ChatTree
 from rollout_trace.export._extras import count_raw
+from rollout_trace.wire.chat_messages import calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from rollout_trace.chat.messages import Message
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
+    from rollout_trace.wire.chat_messages import Message
 
 _FORKS = "Not every step follows the one before it: extra.follows names the step it follows, 0 for none."
 _NOTHING = "No call of this run has messages or an answer: its step stands for none."

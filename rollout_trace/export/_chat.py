@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from rollout_trace.chat.messages import with_decoded_arguments, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import count_without_row, exporting, one_by_one, with_steps
 from rollout_trace.export._conversations import Chain, conversations
@@ -14,14 +13,15 @@ from rollout_trace.export._files import write_jsonl, write_rows
 from rollout_trace.export._rows import count_unused, task_id
 from rollout_trace.export._values import copied, finite_counted, number, numbers
 from rollout_trace.train.selection import check_allow
+from rollout_trace.wire.chat_messages import with_decoded_arguments, with_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rollout_trace.chat.messages import Arguments, Message
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._conversations import Include
     from rollout_trace.report import ExportReport, Strict
+    from rollout_trace.wire.chat_messages import Arguments, Message
 
     Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]
     Column: TypeAlias = tuple[str, Callable[[Trajectory, Chain], Any]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import answer, to_chat, tools_of, with_text
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.data.tokens import same_array
+from rollout_trace.wire.chat_messages import answer, to_chat, tools_of, with_text
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step, Usage

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_trace.chat.messages import (
+from rollout_trace.data.conversations import MessageTree, Node
+from rollout_trace.export._once import ConversionCache
+from rollout_trace.file.plain import dumps
+from rollout_trace.report import ExportReport
+from rollout_trace.wire.chat_messages import (
     HELD_BY_SERVER,
     Message,
     answer,
@@ -16,11 +20,7 @@ from rollout_trace.chat.messages import (
     message_groups,
     previous_response_of,
 )
-from rollout_trace.chat.parts import texts_of
-from rollout_trace.data.conversations import MessageTree, Node
-from rollout_trace.export._once import ConversionCache
-from rollout_trace.file.plain import dumps
-from rollout_trace.report import ExportReport
+from rollout_trace.wire.chat_parts import texts_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from rollout_trace.chat.messages import tools_of
 from rollout_trace.export._conversation import ChatTree
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
+from rollout_trace.wire.chat_messages import tools_of
 
 if TYPE_CHECKING:
-    from rollout_trace.chat.messages import Message
     from rollout_trace.data.conversations import Node
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.wire.chat_messages import Message
 
     Include: TypeAlias = Callable[[Step], bool]
 

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import answer, calls_of, previous_response_of, to_chat, tools_of, with_text
-from rollout_trace.chat.parts import as_text
 from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import exporting, one_by_one, scored_rows
 from rollout_trace.export._extras import count_extras
 from rollout_trace.export._rows import count_unused, sampling_facts, step_ids_of, task_id
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.file.plain import dumps
+from rollout_trace.wire.chat_messages import answer, calls_of, previous_response_of, to_chat, tools_of, with_text
+from rollout_trace.wire.chat_parts import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from typing_extensions import Unpack
 
-    from rollout_trace.chat.messages import Message
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import RowOptions
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.sequence import Sequence
+    from rollout_trace.wire.chat_messages import Message
 
 
 def nemo_gym(

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from rollout_trace.chat.messages import tool_of, tools_of
 from rollout_trace.data.model import Step
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
+from rollout_trace.wire.chat_messages import tool_of, tools_of
 
 
 class ConversionCache:

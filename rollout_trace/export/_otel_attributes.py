@@ -6,19 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import answer, arguments_of, calls_of, previous_response_of, to_chat, tools_of
 from rollout_trace.data.episodes import episode_of
-from rollout_trace.engines.grammars import settings_of
 from rollout_trace.export._chat_exchange import finish_reason
 from rollout_trace.export._extras import count_step_extras
 from rollout_trace.file.plain import dumps
+from rollout_trace.wire.chat_messages import answer, arguments_of, calls_of, previous_response_of, to_chat, tools_of
+from rollout_trace.wire.grammars import settings_of
 from rollout_trace.wire.protocols import MessageShape, record_of
 
 if TYPE_CHECKING:
-    from rollout_trace.chat.messages import Message
     from rollout_trace.data.model import Step, ToolRun
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
+    from rollout_trace.wire.chat_messages import Message
 
 _SAMPLING = {
     "temperature": "temperature",

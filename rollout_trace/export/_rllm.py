@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import answer, arguments_of, to_chat, with_text
 from rollout_trace.data.episodes import outermost_of
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._common import episodes, exporting, one_by_one
@@ -19,6 +18,7 @@ from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._usable import check_step_options, usable_steps
 from rollout_trace.export._values import copied
 from rollout_trace.train.selection import advantage_array, n_sampled
+from rollout_trace.wire.chat_messages import answer, arguments_of, to_chat, with_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

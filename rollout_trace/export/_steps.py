@@ -7,7 +7,6 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.chat.messages import answer, to_chat, tools_of
 from rollout_trace.data.tokens import readonly
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._baselines import check_advantages, compare
@@ -18,6 +17,7 @@ from rollout_trace.export._rows import task_id
 from rollout_trace.export._values import copied, finite_counted, number
 from rollout_trace.train.selection import advantage_array, check_allow, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
+from rollout_trace.wire.chat_messages import answer, to_chat, tools_of
 
 if TYPE_CHECKING:
     import os

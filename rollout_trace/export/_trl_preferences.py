@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.chat.messages import with_decoded_arguments, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import each, exporting
 from rollout_trace.export._conversations import conversations
 from rollout_trace.export._rows import count_unused
 from rollout_trace.export._values import copied
 from rollout_trace.train.groups import finite_reward, groups
+from rollout_trace.wire.chat_messages import with_decoded_arguments, with_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rollout_trace.chat.messages import Message
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport, Strict
+    from rollout_trace.wire.chat_messages import Message
 
 
 DPO_COLUMNS = dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")

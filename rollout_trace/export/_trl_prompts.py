@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import to_chat, tools_of
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import each, exporting
 from rollout_trace.export._rows import task_id
 from rollout_trace.export._values import copied, finite_counted
 from rollout_trace.report import ExportReport
+from rollout_trace.wire.chat_messages import to_chat, tools_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

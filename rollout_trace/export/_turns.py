@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.chat.messages import to_chat, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import count_without_row, exporting, one_by_one, plain, with_steps
 from rollout_trace.export._extras import count_step_extras
@@ -17,6 +16,7 @@ from rollout_trace.export._files import write_rows
 from rollout_trace.export._rows import count_unused, task_id
 from rollout_trace.export._usable import check_step_options, count_last_reward, step_rewards, usable_steps
 from rollout_trace.file.plain import dumps
+from rollout_trace.wire.chat_messages import to_chat, with_text
 
 if TYPE_CHECKING:
     import os

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import calls_of
 from rollout_trace.data.model import CUT_OFF, Usage
+from rollout_trace.wire.chat_messages import calls_of
 from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rollout_trace.chat.messages import Message
     from rollout_trace.data.model import ErrorInfo, Step
     from rollout_trace.report import ExportReport
+    from rollout_trace.wire.chat_messages import Message
 
 _FINISHES = {
     "stop": "stop",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from rollout_trace.chat.messages import to_chat, tools_of, with_text
 from rollout_trace.export._arrow import import_pyarrow
 from rollout_trace.export._baselines import check_advantages, check_row_options, compare
 from rollout_trace.export._common import each, exporting, one_by_one, scored_rows
@@ -26,6 +25,7 @@ from rollout_trace.export._rows import (
 from rollout_trace.export._values import copied
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
+from rollout_trace.wire.chat_messages import to_chat, tools_of, with_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from rollout_trace.chat.messages import Message
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import AdvantageMethod, RowOptions
     from rollout_trace.report import Strict
     from rollout_trace.train.sequence import Sequence
+    from rollout_trace.wire.chat_messages import Message
 
 
 def verl(

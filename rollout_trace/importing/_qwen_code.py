@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import convert
 from rollout_trace.data.model import Attempt, ErrorInfo, Usage
 from rollout_trace.importing.conversation import Conversation, folder_of
 from rollout_trace.importing.imported import Imported, Job, session_lines
 from rollout_trace.importing.inputs import inputs_of
 from rollout_trace.importing.steps import Thread
+from rollout_trace.wire.chat_messages import convert
 from rollout_trace.wire.google_parts import Parts
 
 if TYPE_CHECKING:

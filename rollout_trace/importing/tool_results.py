@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollout_trace.chat.messages import convert, message_groups
 from rollout_trace.data.model import ErrorInfo, ToolCall, ToolRun
 from rollout_trace.data.model import Step as _Step
+from rollout_trace.wire.chat_messages import convert, message_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rollout_trace.clients.transformers_rows import TransformersGeneration
     from rollout_trace.data.model import Completion, ErrorInfo, Step, TokenIssue, ToolCall, ToolRun, Usage
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.engines.engine import Engine
-    from rollout_trace.engines.profiles import EngineName
     from rollout_trace.guard import warn_once
     from rollout_trace.integration.clients import check_engine, is_recorded, record_client
     from rollout_trace.integration.failures import report_failure
@@ -38,6 +36,8 @@ if TYPE_CHECKING:
     from rollout_trace.record.model_frame import ModelFrame
     from rollout_trace.record.recording import recording, set_current_recording
     from rollout_trace.record.scope import Frame, active, current_scope, enter, entered
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineName
 
 # Imported on first use: the entry point of an integration uses `About` alone, and must be fast to import.
 _HOMES = {
@@ -61,8 +61,8 @@ _HOMES = {
     "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.clients.swap": ("ClassSwap",),
     "rollout_trace.clients.transformers_rows": ("TransformersGeneration",),
-    "rollout_trace.engines.engine": ("Engine",),
-    "rollout_trace.engines.profiles": ("EngineName",),
+    "rollout_trace.wire.engine": ("Engine",),
+    "rollout_trace.wire.profiles": ("EngineName",),
     "rollout_trace.integration.clients": ("check_engine", "is_recorded", "record_client"),
     "rollout_trace.integration.litellm": ("litellm_client", "litellm_route", "record_litellm_client"),
     # Records.

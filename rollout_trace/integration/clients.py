@@ -8,12 +8,12 @@ from rollout_trace.clients import google, stainless
 from rollout_trace.clients.anthropic import wrap_anthropic
 from rollout_trace.clients.common import client_kind
 from rollout_trace.clients.openai import wrap_openai
-from rollout_trace.engines.engine import resolve
+from rollout_trace.wire.engine import resolve
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.engine import Engine
-    from rollout_trace.engines.profiles import EngineName
     from rollout_trace.record.settings import Settings
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineName
 
 
 def is_recorded(client: object, *, by_hand: bool = False) -> bool:

@@ -17,8 +17,8 @@ from rollout_trace.clients.httpx import http_kind, wrap_httpx
 from rollout_trace.integration.clients import record_client
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.engine import Engine
-    from rollout_trace.engines.profiles import EngineName
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineName
 
 _OF_ANOTHER_CLIENT = (
     "ssl_verify",

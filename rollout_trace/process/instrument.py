@@ -17,8 +17,8 @@ from rollout_trace.process.sdks import RecordedClients
 from rollout_trace.record import lifecycle, silence
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.engine import Engine
-    from rollout_trace.engines.profiles import EngineName
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineName
 
 _openai, _anthropic = RecordedClients(options.OPENAI), RecordedClients(options.ANTHROPIC)
 

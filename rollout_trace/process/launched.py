@@ -67,7 +67,7 @@ def end() -> None:
 def _engine() -> Any:
     """The engine that the clients ask. Of what is no engine, a warning: a child may have another version."""
     from rollout_trace import guard
-    from rollout_trace.engines.engine import resolve
+    from rollout_trace.wire.engine import resolve
 
     name: Any = os.environ.get("ROLLOUT_TRACE_ENGINE") or None
     try:

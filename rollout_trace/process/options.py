@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from rollout_trace.clients import anthropic, openai
-from rollout_trace.engines.detect import by_host
-from rollout_trace.engines.engine import resolve
-from rollout_trace.engines.profiles import AUTO
+from rollout_trace.clients.detect import by_host
 from rollout_trace.record.settings import Settings
+from rollout_trace.wire.engine import resolve
+from rollout_trace.wire.profiles import AUTO
 from rollout_trace.wire.recognise import protocol_of_path
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.engine import Engine
-    from rollout_trace.engines.profiles import EngineName, EngineProfile
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineName, EngineProfile
 
     EngineChoice = EngineName | Engine | Mapping[str, EngineName | Engine | None] | None
 

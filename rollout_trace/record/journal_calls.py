@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from rollout_trace.data.model import ErrorInfo
-from rollout_trace.engines.engine import Engine
-from rollout_trace.engines.profiles import EngineProfile, profiles
 from rollout_trace.record.call import AttemptMark, Call, Failure
 from rollout_trace.record.settings import Refusal, Settings
+from rollout_trace.wire.engine import Engine
+from rollout_trace.wire.profiles import EngineProfile, profiles
 
 _PLAIN = frozenset({int, float, bool, str})
 _OWN_SLOTS = frozenset(

@@ -13,7 +13,6 @@ from rollout_trace._python import place_of_caller
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import stored_tool_runs
-from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.record import ancestry, fallback, process_end
 from rollout_trace.record.destination import attach, write_closed
 from rollout_trace.record.log import StepLog
@@ -22,6 +21,7 @@ from rollout_trace.record.recording import open_recordings
 from rollout_trace.record.redaction import cut_keys
 from rollout_trace.record.state import TrajectoryState, state_of
 from rollout_trace.record.tool_links import link_tool_runs
+from rollout_trace.wire.profiles import can_request_ids
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory

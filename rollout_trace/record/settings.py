@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.engines.engine import Engine
-    from rollout_trace.engines.profiles import EngineProfile
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineProfile
 
 MAX_CALL_BYTES = 64 * 1024 * 1024
 """The default of ``Settings.max_call_bytes``."""

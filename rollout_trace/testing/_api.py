@@ -88,8 +88,8 @@ def chat_messages(protocol: str, body: bytes) -> list[Json]:
     """The messages of a request of any protocol as chat messages, the system prompt first; tool results have the role
     `tool`. What is no message is left out."""
     # Only for scripts that ask for them: a server whose script reads the request itself needs none of this.
-    from rollout_trace.chat.messages import convert, grouped
     from rollout_trace.data.lists import ListStore
+    from rollout_trace.wire.chat_messages import convert, grouped
     from rollout_trace.wire.prompts import messages_of
     from rollout_trace.wire.request import read
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import arguments_of
 from rollout_trace.guard import printable
 from rollout_trace.view.values import text_of
+from rollout_trace.wire.chat_messages import arguments_of
 
 from ._tool_runs import InferredToolRun
 

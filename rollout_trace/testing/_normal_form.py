@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from rollout_trace import credentials, guard
-from rollout_trace.engines.profiles import capture_fields
+from rollout_trace.wire.profiles import capture_fields
 from rollout_trace.wire.protocols import model_in_path, record_of
 from rollout_trace.wire.recognise import protocol_of_request
 

@@ -176,7 +176,7 @@ def _turns(rollouts: list[list[Answer]]) -> Callable[[], list[Answer]]:
 
 
 def _task_of(step: Any) -> str:
-    from rollout_trace.chat.messages import to_chat
+    from rollout_trace.wire.chat_messages import to_chat
 
     return _first_user(to_chat(step))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollout_trace.engines.profiles import can_request_ids, sends_no_ids
 from rollout_trace.guard import printable
 from rollout_trace.train.selection import n_sampled, reason_left_out
+from rollout_trace.wire.profiles import can_request_ids, sends_no_ids
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace.data.exchange import Exchange
-from rollout_trace.engines.added_chunks import AddedChunks, answers_to
-from rollout_trace.engines.profiles import capture_fields
+from rollout_trace.wire.added_chunks import AddedChunks, answers_to
+from rollout_trace.wire.profiles import capture_fields
 from rollout_trace.wire.recognise import protocol_of_request
 
 from ._messages import ConnectionCut, RequestRecord, Response, refusal

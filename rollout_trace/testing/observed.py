@@ -32,7 +32,7 @@ from .unseen import ScriptedTestServer, UnseenCalls
 from .upstreams import base_addresses, child_environment
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.profiles import EngineName
+    from rollout_trace.wire.profiles import EngineName
 
     from ._server import LoopbackServer
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from rollout_trace.data.exchange import Exchange
-from rollout_trace.engines.added_chunks import AddedChunks
+from rollout_trace.wire.added_chunks import AddedChunks
 
 from ._messages import Part, RequestRecord, Response, cut, json_response
 from ._server import LoopbackServer

@@ -22,7 +22,7 @@ from rollout_trace.data.model import (
 )
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.engines.profiles import can_request_ids
+from rollout_trace.wire.profiles import can_request_ids
 
 from ._dialects import DIALECTS, Dialect, Messages
 from .strategy_values import extras, log_probabilities, st

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import CUT_OFF, shared
-from rollout_trace.engines.profiles import sends_no_ids
 from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.problems import InRange, field_problems
 from rollout_trace.train.selection import advantage_problem, logprobs_problem, n_prompt, n_sampled, reason_left_out
 from rollout_trace.train.shaping import biased, constrained, remedy, temperature, truncated
+from rollout_trace.wire.profiles import sends_no_ids
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step, TokenIssue

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace._python import cached_property
-from rollout_trace.chat.answers import compare_answer, keeps_reasoning
 from rollout_trace.data.conversations import Conversations
 from rollout_trace.data.model import CUT_OFF, shared
 from rollout_trace.data.tokens import Span, common_prefix
+from rollout_trace.wire.chat_answers import compare_answer, keeps_reasoning
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

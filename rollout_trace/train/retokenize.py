@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.chat.messages import answer, to_chat, tool_of, with_decoded_arguments
 from rollout_trace.data.extras import EXTRAS
 from rollout_trace.data.model import CUT_OFF, TokenIssue, Usage, amend, shared
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.report import ExportReport
+from rollout_trace.wire.chat_messages import answer, to_chat, tool_of, with_decoded_arguments
 from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:

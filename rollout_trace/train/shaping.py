@@ -9,9 +9,9 @@ from __future__ import annotations
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.engines import grammars
-from rollout_trace.engines.grammars import settings_of, temperature
-from rollout_trace.engines.profiles import profile_of_step
+from rollout_trace.wire import grammars
+from rollout_trace.wire.grammars import settings_of, temperature
+from rollout_trace.wire.profiles import profile_of_step
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

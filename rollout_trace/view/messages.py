@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import answer, convert, grouped
 from rollout_trace.report import ExportReport
 from rollout_trace.view.model import Message, Part
 from rollout_trace.view.values import json_text, text_of
+from rollout_trace.wire.chat_messages import answer, convert, grouped
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

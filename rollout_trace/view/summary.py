@@ -9,13 +9,13 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.chat.messages import convert, message_groups
-from rollout_trace.chat.parts import as_text
 from rollout_trace.data.costs import Call, calls_of
 from rollout_trace.data.episodes import noted
 from rollout_trace.train.check_codes import Grade
 from rollout_trace.train.checks import Finding, check_with_rows
 from rollout_trace.view.model import Summary
+from rollout_trace.wire.chat_messages import convert, message_groups
+from rollout_trace.wire.chat_parts import as_text
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

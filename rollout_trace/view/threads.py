@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollout_trace.chat.answers import compare_answer
-from rollout_trace.chat.messages import previous_response_of
 from rollout_trace.data.conversations import Conversations, asked, is_from_assistant
+from rollout_trace.wire.chat_answers import compare_answer
+from rollout_trace.wire.chat_messages import previous_response_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

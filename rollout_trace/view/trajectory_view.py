@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rollout_trace._python import cached_property
-from rollout_trace.chat.messages import names_of_tools
 from rollout_trace.data.model import Step
 from rollout_trace.train.drift import MEANINGS
 from rollout_trace.view.messages import shown_answer, shown_messages
@@ -29,6 +28,7 @@ from rollout_trace.view.summary import checked, finite, reason_of, summary_of, w
 from rollout_trace.view.threads import Link, children_after, threads_of
 from rollout_trace.view.tokens import TokenTexts, tokens_of
 from rollout_trace.view.values import plain, text_of
+from rollout_trace.wire.chat_messages import names_of_tools
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import ToolRun

@@ -1,4 +1,4 @@
-"""Decoders from bytes to steps, one file per protocol. Pure functions: no I/O, no clock, no state.
+"""What is on the wire: protocols, their decoders and messages, and the profiles of engines. No I/O, no clock, no state.
 
 One exception: the keys that this process's clients sent are cut out of what is decoded (``rollout_trace.credentials``).
 

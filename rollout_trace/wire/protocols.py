@@ -1,7 +1,7 @@
 """One record per protocol, of everything in which protocols differ.
 
 A protocol is its record here, its decoder (a module of this folder) and, where its messages have a shape of their own,
-how that shape becomes chat (``rollout_trace.chat``).
+how that shape becomes chat (``chat_messages.py``).
 """
 
 from __future__ import annotations

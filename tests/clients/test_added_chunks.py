@@ -12,8 +12,8 @@ import rollout_trace as rt
 from rollout_trace.testing import RequestRecord
 from rollout_trace.testing._messages import Response, cut
 from tests.amount import some
-from tests.engines.added_chunks import EVENTS, Recorded, bare, events, says_something, streams, without_tokens
-from tests.engines.engine_servers import on
+from tests.wire.engines.added_chunks import EVENTS, Recorded, bare, events, says_something, streams, without_tokens
+from tests.wire.engines.engine_servers import on
 
 from .either import Kind, done, each, entered
 from .http_libraries import reading

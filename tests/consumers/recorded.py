@@ -17,9 +17,9 @@ from typing import Any, ParamSpec
 from openai import InternalServerError, OpenAI
 
 import rollout_trace as rt
-from rollout_trace.engines.profiles import EngineName
 from rollout_trace.testing import Fault, Reply, ScriptedServer, load_exchanges
 from rollout_trace.wire import decode
+from rollout_trace.wire.profiles import EngineName
 
 DATA = Path(__file__).parent.parent / "data"
 PROTOCOLS = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.chat import messages as _messages
 from rollout_trace.data.model import Completion, Step
 from rollout_trace.export import ExportReport, _conversation, atif, chat, verifiers
+from rollout_trace.wire import chat_messages as _messages
 
 PROTOCOLS = ("openai.chat", "anthropic.messages", "openai.responses")
 

@@ -16,9 +16,9 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import export
-from rollout_trace.engines import profiles as engines
-from rollout_trace.engines.profiles import EngineName
 from rollout_trace.train.selection import SequenceOptions
+from rollout_trace.wire import profiles as engines
+from rollout_trace.wire.profiles import EngineName
 
 CLASSES: dict[str, Any] = {name: getattr(rt, name) for name in rt.__all__ if inspect.isclass(getattr(rt, name))}
 RECORDS = {name: kind for name, kind in CLASSES.items() if is_dataclass(kind)}

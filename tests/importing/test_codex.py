@@ -10,7 +10,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import importing
-from rollout_trace.chat.messages import to_chat
+from rollout_trace.wire.chat_messages import to_chat
 
 from .files import load
 

@@ -13,7 +13,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import importing
-from rollout_trace.chat.messages import to_chat
+from rollout_trace.wire.chat_messages import to_chat
 
 from .files import DATA, as_eval, by_id, ids, load
 

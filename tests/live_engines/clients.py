@@ -10,7 +10,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.engines.profiles import EngineName
+from rollout_trace.wire.profiles import EngineName
 from tests.live_engines.calls import Case, make
 from tests.live_engines.capture import Capture
 from tests.live_engines.servers import Server

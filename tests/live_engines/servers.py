@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from rollout_trace.engines.profiles import EngineName
+from rollout_trace.wire.profiles import EngineName
 from tests.live_engines.gguf import write_gguf
 
 TINY_MODEL = Path(__file__).parent.parent / "data" / "tiny-model"

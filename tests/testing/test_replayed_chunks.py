@@ -13,7 +13,7 @@ import rollout_trace as rt
 from rollout_trace.testing import load_exchanges
 from rollout_trace.testing.cassette_server import ReplayingServer
 from rollout_trace.testing.matching import Matcher
-from tests.engines.added_chunks import ADDED, DATA, events, says_something
+from tests.wire.engines.added_chunks import ADDED, DATA, events, says_something
 
 (RECORDED,) = (
     replace(one, protocol="openai.chat")

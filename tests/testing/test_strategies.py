@@ -13,14 +13,14 @@ from hypothesis import find, given, seed, settings
 
 import rollout_trace as rt
 from rollout_trace import export
-from rollout_trace.chat.messages import tools_of
 from rollout_trace.data.model import CUT_OFF
-from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.testing import RecordedRollout, trajectories
 from rollout_trace.testing._dialects import DIALECTS
 from rollout_trace.view.threads import threads_of
+from rollout_trace.wire.chat_messages import tools_of
+from rollout_trace.wire.profiles import can_request_ids
 from tests.amount import amount
 from tests.strategies import PROFILE
 

@@ -13,10 +13,10 @@ from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace.data.model import CUT_OFF, Completion, Step
-from rollout_trace.engines.profiles import EngineName
 from rollout_trace.testing import ByteTokenizer, Fault, Reply, ScriptedServer, load_exchanges
 from rollout_trace.train.retokenize import CountDifference
 from rollout_trace.wire import decode
+from rollout_trace.wire.profiles import EngineName
 
 DATA = Path(__file__).parents[1] / "data"
 

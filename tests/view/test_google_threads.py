@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rollout_trace.chat.answers import compare_answer, keeps_reasoning
 from rollout_trace.data.model import Completion, Step, ToolCall
 from rollout_trace.view.threads import threads_of
+from rollout_trace.wire.chat_answers import compare_answer, keeps_reasoning
 
 CALL = {"functionCall": {"name": "weather", "args": {"city": "Paris"}}}
 ASKED: Any = [{"role": "user", "parts": [{"text": "Is it warm?"}]}]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.chat.messages import answer, to_chat, tools_of
 from rollout_trace.report import ExportReport
 from rollout_trace.wire import decode
+from rollout_trace.wire.chat_messages import answer, to_chat, tools_of
 
 NAME = "google.generate_content"
 CONTENTS = [{"role": "user", "parts": [{"text": "hi"}]}]

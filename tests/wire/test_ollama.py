@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.chat.messages import answer, to_chat, tools_of
 from rollout_trace.data.model import STEP_FIELDS, Step, Usage
 from rollout_trace.data.tokens import same_array
 from rollout_trace.testing import Reply, ScriptedServer, ToolCall
 from rollout_trace.wire import decode
+from rollout_trace.wire.chat_messages import answer, to_chat, tools_of
 
 LINES = "application/x-ndjson"
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

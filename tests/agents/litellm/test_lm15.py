@@ -17,7 +17,7 @@ from rollout_trace.process.redirect import CALL_HEADER, Redirected, redirect
 from rollout_trace.testing import Fault, Reply, RequestRecord, ScriptedServer
 from rollout_trace.testing._compress import compress_parts
 from rollout_trace.testing._messages import Response, cut
-from tests.engines.added_chunks import Recorded, bare, events, says_something, streams
+from tests.wire.engines.added_chunks import Recorded, bare, events, says_something, streams
 
 transports = pytest.importorskip("dspy._vendor.lm15.transports")
 pytestmark = pytest.mark.filterwarnings("ignore")  # dspy's own

@@ -21,11 +21,11 @@ import rollout_trace as rt
 from rollout_trace.clients import aiohttp as aiohttp_client
 from rollout_trace.clients import httpx as httpx_client
 from rollout_trace.clients import requests as requests_client
-from rollout_trace.engines.profiles import profile
 from rollout_trace.process.patches import Patches
 from rollout_trace.record.recording import current_recording
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import RequestRecord, ScriptedServer
+from rollout_trace.wire.profiles import profile
 from rollout_trace.wire.recognise import protocol_of_path
 from tests.clients.either import Kind, done, drive, kind_of, shown
 from tests.sdk_harness import Nowhere, since, traffic

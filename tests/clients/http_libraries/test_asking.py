@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rollout_trace.clients import ask
-from rollout_trace.engines.engine import Engine, resolve
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response
+from rollout_trace.wire.engine import Engine, resolve
 from rollout_trace.wire.recognise import protocol_of_path
 from tests.clients.either import done
 

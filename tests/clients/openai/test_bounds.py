@@ -29,7 +29,7 @@ from rollout_trace.train.selection import reason_left_out
 from rollout_trace.wire.sse import events
 from tests.amount import some
 from tests.clients.either import Kind, done, each, shown
-from tests.engines.engine_servers import on
+from tests.wire.engines.engine_servers import on
 
 from .harness import CHAT, STREAM, World, bare, chat, run, streamed
 

@@ -10,8 +10,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.data.model import STEP_FIELDS
-from rollout_trace.engines.profiles import EngineName
 from rollout_trace.testing import Reply, ToolCall
+from rollout_trace.wire.profiles import EngineName
 from tests.clients.either import Kind, done, shown
 
 from .harness import CHAT, IDS, STREAM, World, both, chat, chunks, streamed

@@ -94,7 +94,7 @@ def test_a_trajectory_in_a_forked_child(forked: Any) -> None:
 WITH_EVERY_LOCK_HELD = """
 import gc, importlib, json, os, pkgutil, signal, sys, threading, types
 import openai, rollout_trace as rt
-from rollout_trace.engines import detect
+from rollout_trace.clients import detect
 
 KINDS = (type(threading.Lock()), type(threading.RLock()))
 
@@ -183,7 +183,7 @@ def test_a_fork_while_other_threads_hold_every_lock(tmp_path: Path) -> None:
         "rollout_trace.guard._lock",
         "rollout_trace.record.recording._lock",
         "rollout_trace.record.destination._lock",
-        "rollout_trace.engines.detect._lock",
+        "rollout_trace.clients.detect._lock",
     } <= set(found["places"])
     assert {"StepLog._lock", "_Pending._lock", "JSONLWriter._lock"} <= set(found["places"])
     child = json.loads(found["child"])

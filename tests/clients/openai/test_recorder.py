@@ -19,11 +19,11 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.httpx import http_kind, wrap_httpx
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.data.model import STEP_FIELDS
-from rollout_trace.engines.profiles import profile
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import Fault, ScriptedServer
+from rollout_trace.wire.profiles import profile
 from tests.clients.either import Kind, done, drive, entered
-from tests.engines.engine_servers import KNOWN, Refusing
+from tests.wire.engines.engine_servers import KNOWN, Refusing
 
 from .harness import CHAT
 

@@ -15,7 +15,7 @@ from rollout_trace.clients import ask as asking
 from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace.testing._messages import json_response
 from tests.clients.either import Kind, done, entered, shown
-from tests.engines.engine_servers import KNOWN, Refusing, new_client, on, posted, tensorrt_body, transformers_body
+from tests.wire.engines.engine_servers import KNOWN, Refusing, new_client, on, posted, tensorrt_body, transformers_body
 
 from .harness import CHAT, chunks
 

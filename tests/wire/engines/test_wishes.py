@@ -25,7 +25,7 @@ from tests.clients.openai.harness import CHAT, chunks
 from .engine_servers import LlamaServer, SGLang, on, posted
 from .test_engines import DYNAMO, EXACT, IDS, RESPONSES, SGLEXT, TOOLS, USAGE, VLLM, VLLM_IDS, call
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 GENERATE = "/inference/v1/generate"
 AS_IDS = {"return_tokens_as_token_ids": True}
 ALL: dict[str, Any] = {"routed_experts": True, "prompt_logprobs": 2, "top_logprobs": 5, "sampling_mask": True}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.engines.added_chunks import AddedChunks, answers_to
 from rollout_trace.wire import decode
+from rollout_trace.wire.added_chunks import AddedChunks, answers_to
 from tests.amount import some
 
 from .added_chunks import ADDED, chunk_of, events, says_something, streams

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.chat.messages import answer, arguments_of, to_chat, tools_of
 from rollout_trace.data.model import Completion, Step, ToolCall
 from rollout_trace.report import ExportReport
+from rollout_trace.wire.chat_messages import answer, arguments_of, to_chat, tools_of
 
 PNG = "iVBORw0KGgo="
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.engine import Engine
+    from rollout_trace.wire.engine import Engine
 
 EXTRA_OF: Final = {
     "routed_experts": "routed_experts",

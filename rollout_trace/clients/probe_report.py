@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.probes.extras import ProbeExtra
-from rollout_trace.probes.extras import lines as extra_lines
+from rollout_trace.clients.probe_extras import ProbeExtra
+from rollout_trace.clients.probe_extras import lines as extra_lines
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode, Step

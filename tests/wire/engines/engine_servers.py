@@ -1,4 +1,4 @@
-"""Servers that behave as the engines do (see their rows in `rollout_trace.engines.profiles`), and calls on them."""
+"""Servers that behave as the engines do (see their rows in `rollout_trace.wire.profiles`), and calls on them."""
 
 from __future__ import annotations
 

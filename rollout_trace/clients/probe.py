@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, overload
 from rollout_trace.clients import stainless
 from rollout_trace.clients.common import client_kind, wrap
 from rollout_trace.clients.openai import protocol_of
+from rollout_trace.clients.probe_extras import SAMPLED, TOP_K, everything, found, own_endpoint
+from rollout_trace.clients.probe_report import ProbeCall, ProbeReport, ProtocolProbe, report_of
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.engines.engine import Engine, resolve
-from rollout_trace.engines.profiles import AUTO
-from rollout_trace.probes.extras import SAMPLED, TOP_K, everything, found, own_endpoint
-from rollout_trace.probes.report import ProbeCall, ProbeReport, ProtocolProbe, report_of
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import TrajectoryState
+from rollout_trace.wire.engine import Engine, resolve
+from rollout_trace.wire.profiles import AUTO
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI

@@ -11,7 +11,7 @@ from typing import Any
 from rollout_trace.testing import LoopbackServer, RequestRecord, load_exchanges
 from rollout_trace.testing._messages import Response
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 ADDED = ("logprobs", "return_token_ids", "top_logprobs")
 EVENTS = (("content-type", "text/event-stream; charset=utf-8"),)
 FILES = ("wire_vllm", "wire_vllm_extras", "wire_vllm_completions", "wire_llama_server")

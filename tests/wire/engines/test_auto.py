@@ -11,8 +11,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients import find_engine
-from rollout_trace.engines import detect
+from rollout_trace.clients import detect, find_engine
 from rollout_trace.testing import RequestRecord, ScriptedServer, _server
 from rollout_trace.testing._holds import Holds
 from rollout_trace.testing._http import HTTPServer

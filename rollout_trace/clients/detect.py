@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from rollout_trace import guard
-from rollout_trace.engines.profiles import EngineProfile, profile, profiles
+from rollout_trace.wire.profiles import EngineProfile, profile, profiles
 
 PATIENCE = 2.0
 """Seconds that one detection may take, all its requests together."""

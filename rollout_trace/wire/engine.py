@@ -7,10 +7,10 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.engines.profiles import profile
+from rollout_trace.wire.profiles import profile
 
 if TYPE_CHECKING:
-    from rollout_trace.engines.profiles import EngineName, EngineProfile
+    from rollout_trace.wire.profiles import EngineName, EngineProfile
 
 _MOST_ALTERNATIVES = 20
 """OpenAI's limit for ``top_logprobs``, and the default of ``--max-logprobs`` of vLLM."""

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from rollout_trace.chat import google
-from rollout_trace.chat.ollama import from_ollama
-from rollout_trace.chat.parts import as_text, content_of
 from rollout_trace.data.model import Completion, Step, ToolCall
-from rollout_trace.wire import blocks, google_parts, response_items
+from rollout_trace.wire import blocks, google_messages, google_parts, response_items
+from rollout_trace.wire.chat_parts import as_text, content_of
+from rollout_trace.wire.ollama_messages import from_ollama
 from rollout_trace.wire.protocols import MessageShape, record_of
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, A
         functions = (step.sampling or {}).get("functions")
         return [{"type": "function", "function": one} for one in functions] if isinstance(functions, list) else None
     if _shape(step.protocol) == "contents":
-        tools = [one for tool in tools for one in google.declared_in(tool)]
+        tools = [one for tool in tools for one in google_messages.declared_in(tool)]
     return [converted for tool in tools if (converted := tool_of(tool, report)) is not None]
 
 
@@ -161,7 +160,7 @@ def names_of_tools(step: Step) -> list[str]:
     """Names of the tools of a step's request; of those that the provider runs itself, their type."""
     tools = list(step.tools or ())
     if _shape(step.protocol) == "contents":
-        tools = [one for tool in tools for one in google.declared_in(tool)]
+        tools = [one for tool in tools for one in google_messages.declared_in(tool)]
     return [_name_of_tool(tool) for tool in tools]
 
 
@@ -202,16 +201,16 @@ def _from_blocks(message: dict[str, Any], report: ExportReport | None) -> Iterat
 
 def _from_contents(message: dict[str, Any], report: ExportReport | None) -> Iterator[Message]:
     """One of Google's contents as chat messages: several where it has results of functions."""
-    role, parts = message.get("role") or "user", google.parts_of(message)
+    role, parts = message.get("role") or "user", google_messages.parts_of(message)
     if role == "model":
         yield _message(google_parts.completion_of(parts), report)
         return
     # Chat has a message per result; texts before and between them keep their places.
-    for is_result, values in groupby(parts, google.is_result):
+    for is_result, values in groupby(parts, google_messages.is_result):
         if is_result:
-            yield from map(google.tool_message, values)
+            yield from map(google_messages.tool_message, values)
         else:
-            yield {"role": role, "content": content_of([google.part_of(value) for value in values], report)}
+            yield {"role": role, "content": content_of([google_messages.part_of(value) for value in values], report)}
 
 
 def _is_result(block: Any) -> bool:
@@ -293,7 +292,7 @@ def _dropped_fields(completion: Completion) -> Iterator[str]:
         if kept is not None and isinstance(value, list):
             yield from _dropped_parts(value, kept)
         elif name == "parts" and isinstance(value, list):
-            yield from (f"parts of an answer: {kind}" for kind in google.kinds_without_place(value))
+            yield from (f"parts of an answer: {kind}" for kind in google_messages.kinds_without_place(value))
         elif name not in ("function_call", "index") and value not in (None, [], {}, ""):
             yield f"fields of an answer: {name}"
     for call in completion.tool_calls:

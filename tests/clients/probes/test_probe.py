@@ -14,11 +14,11 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.probes.probe import ProbeReport, probe
-from rollout_trace.probes.report import ProbeCall
+from rollout_trace.clients.probe import ProbeReport, probe
+from rollout_trace.clients.probe_report import ProbeCall
 from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer, load_exchanges
 from rollout_trace.testing._messages import Response, json_response
-from tests.engines.test_wishes import recorded
+from tests.wire.engines.test_wishes import recorded
 
 Kind = Literal["sync", "async"]
 
@@ -273,7 +273,7 @@ def test_logprobs_mode_of_what_is_certain(kind: Kind, logprob: float) -> None:
         assert probed(kind, server.base_url).logprobs_mode is None
 
 
-NEWER = {one.name: one for one in load_exchanges(Path(__file__).parents[1] / "data" / "wire_vllm_033.jsonl.xz")}
+NEWER = {one.name: one for one in load_exchanges(Path(__file__).parents[2] / "data" / "wire_vllm_033.jsonl.xz")}
 RECORDED = {
     ("/v1/chat/completions", False): "chat",
     ("/v1/chat/completions", True): "chat_stream",

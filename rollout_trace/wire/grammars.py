@@ -10,7 +10,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import CUT_OFF
-from rollout_trace.engines.profiles import profile_of_step, profiles
+from rollout_trace.wire.profiles import profile_of_step, profiles
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
