@@ -146,6 +146,19 @@ def test_each_folder_says_what_of_it_is_public(room: str) -> None:
     assert re.search(r"^(Internal|Public)[:,]", text, re.M), text
 
 
+@pytest.mark.parametrize("room", [room for room in house.ROOMS if room != "ground"])
+def test_each_room_has_a_readme_that_names_files_that_exist(room: str) -> None:
+    text = (PACKAGE / room / "README.md").read_text()
+    assert "**Promises**" in text
+    assert "**Must not know**" in text
+    named = re.findall(r"`([\w/*]+\.(?:py|md))`", text)
+    assert [
+        name
+        for name in named
+        if "NAME" not in name and not any([*(PACKAGE / room).glob(name), *PACKAGE.glob(name), *house.ROOT.glob(name)])
+    ] == []
+
+
 @pytest.mark.more
 def test_the_check_is_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.house"], cwd=house.ROOT, capture_output=True, text=True)
