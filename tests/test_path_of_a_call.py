@@ -43,7 +43,7 @@ def counted() -> Iterator[Counter[tuple[str, str]]]:
         yield calls
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def one_call(client: OpenAI, path: Path) -> None:
