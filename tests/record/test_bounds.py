@@ -23,7 +23,6 @@ from rollout_trace.record.handover import Family
 from rollout_trace.record.held import held_bytes
 from rollout_trace.testing import ScriptedServer
 from tests.amount import some
-from tests.file.processes import run
 
 LIMIT = 1_000_000
 EACH = 50_000
@@ -266,6 +265,9 @@ assert (len(rt.orphans()), rt.stats().orphans_dropped) == (1000, 1)
 """
 
 
+@pytest.mark.processes
 def test_orphans_of_a_new_process_are_bounded() -> None:
     """As it is documented. Each test has orphans of its own: those of the module are seen in a process alone."""
+    from tests.file.processes import run
+
     run(MANY_ORPHANS)
