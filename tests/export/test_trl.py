@@ -90,6 +90,9 @@ def test_several_rows_of_a_rollout_are_raised_or_counted() -> None:
     found = trl_rollout([MERGED, SPLIT], several="longest", report=report)
     assert found["completion_ids"] == [[3, 4, 5, 6], [3, 4]]
     assert report.dropped == {"steps left out: of other sequences": 1}
+    # The longest is that with the most sampled tokens, not the one with the longest prompt.
+    summed_up = trajectory_of([([1, 2], [3, 4], [-0.5, -0.25]), ([5, 6, 7, 8, 9], [6], [-1.0])])
+    assert trl_rollout(summed_up, several="longest")["completion_ids"] == [[3, 4]]
     for runs in ([MERGED], list[rt.Trajectory]()):
         with pytest.raises(ValueError, match="several='best'"):
             trl_rollout(runs, several="best")  # type: ignore[arg-type]

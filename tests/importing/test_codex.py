@@ -64,6 +64,13 @@ def test_usage_is_of_the_call_before_it_and_a_repeated_count_of_none() -> None:
     assert [step.response_id for step in parent.steps] == [None, None, "resp_9"]
 
 
+def test_a_count_that_is_repeated_behind_the_next_answer_is_not_its_own(tmp_path: Path) -> None:
+    turns = [said("user", "a"), said("assistant", "b"), counted(5, 5), said("user", "c"), said("assistant", "d")]
+    lines = [line("session_meta", id="t"), *turns, counted(5, 5), counted(6, 11)]
+    (session,) = importing.codex(write(tmp_path / "rollout-1.jsonl", lines))
+    assert [step.usage.output for step in session.steps if step.usage] == [5, 6]
+
+
 def test_tools_have_their_results_and_times() -> None:
     parent, child = sessions()
     shell, spawn = parent.tool_runs

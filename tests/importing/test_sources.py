@@ -341,6 +341,14 @@ def test_agent_lightning_rewards_of_turns_are_not_added_up(tmp_path: Path) -> No
     assert (run.reward, [step.reward for step in run.steps]) == (0.5, [0.5, None])
 
 
+def test_agent_lightning_runs_of_one_turn_are_runs_of_their_own(tmp_path: Path) -> None:
+    """The number of the turn stays the same from one to the next."""
+    path = tmp_path / "turns.jsonl"
+    row = {"instance_id": "i", "prompt_ids": [1], "gold_completion_ids": [2], "turn": 0}
+    path.write_text("".join(json.dumps({**row, "reward": reward}) + "\n" for reward in (0.0, 1.0)))
+    assert [(run.reward, len(run.steps)) for run in importing.agent_lightning(path)] == [(0.0, 1), (1.0, 1)]
+
+
 def test_agent_lightning_triplets_turns_and_spans() -> None:
     found = by_id(load("agent_lightning"))
     triplets, span = found["ro-2"], found["ro-3"]

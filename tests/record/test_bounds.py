@@ -250,3 +250,24 @@ def test_a_family_that_waited_for_its_stream_leaves_the_queue_once() -> None:
                 pass
         assert recording.flush(60)
         assert (len(written), recording.backlog) == (1, 0)
+
+
+MANY_ORPHANS = """
+import logging
+import rollout_trace as rt
+from rollout_trace.clients import recorder
+from rollout_trace.record.settings import Settings
+
+logging.disable()
+for _ in range(1001):
+    recorder.ended(recorder.begin(Settings(lambda method, path: None), "openai.chat"))
+assert (len(rt.orphans()), rt.stats().orphans_dropped) == (1000, 1)
+"""
+
+
+@pytest.mark.processes
+def test_orphans_of_a_new_process_are_bounded() -> None:
+    """As it is documented. Each test has orphans of its own: those of the module are seen in a process alone."""
+    from tests.file.processes import run
+
+    run(MANY_ORPHANS)

@@ -11,6 +11,7 @@ import gzip
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -313,7 +314,8 @@ def test_a_lock_that_a_stopped_process_holds(is_freed: bool, tmp_path: Path, tol
             with pytest.raises(rt.WriteError, match="3 trajectories could not be written") as raised:
                 asyncio.run(run(server.base_url))
     names = {f"{number}": [answer] for number, answer in enumerate(plain)}
-    assert f"process {holder.pid} holds its lock, which was waited for 0.01 seconds" in told()[0]
+    # On a busy machine nothing of the 0.01 seconds may be left when the lock is asked for.
+    assert re.search(rf"process {holder.pid} holds its lock, which was waited for 0(\.01)? seconds", told()[0])
     if is_freed:
         assert (said(rt.read(path)), counted(), rt.recover(path)) == (names, (3, 0), [])
         assert told()[-1].endswith("3 trajectories could not be written at once: 3 were written later.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import logging
 import os
@@ -105,6 +106,20 @@ def test_one_scope_can_be_nested() -> None:
             assert rt.current() is inner
         assert (rt.current(), inner.is_open, outer.is_open) == (outer, False, True)
     assert (inner.parent_id, outer.is_open) == (outer.id, False)
+
+
+def test_an_agent_that_is_dropped_in_another_context_leaves_what_is_open_there() -> None:
+    """A generator that nobody finishes: the garbage collector closes it wherever it happens to run."""
+
+    def agent() -> Iterator[rt.Trajectory]:
+        with rt.trajectory("dropped") as trajectory:
+            yield trajectory
+
+    running = agent()
+    dropped = contextvars.copy_context().run(next, running)
+    with rt.trajectory("mine") as mine:
+        del running
+        assert (rt.current(), dropped.is_open) == (mine, False)
 
 
 def test_a_scope_that_is_left_in_another_context_is_closed(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,6 +40,15 @@ def test_a_call_waits_for_those_before_it() -> None:
     assert matcher.take(same_request(third)) is third
 
 
+def test_a_call_waits_for_each_of_the_equal_ones_before_it() -> None:
+    first, again, last = asked("a", "one"), asked("a", "two", at=1), asked("b", at=2)
+    matcher = Matcher([[first, again, last]])
+    assert matcher.take(same_request(first)) is first
+    assert refused(matcher.take(same_request(last))).reason == "order"
+    assert matcher.take(same_request(first)) is again
+    assert matcher.take(same_request(last)) is last
+
+
 def test_the_order_can_be_free() -> None:
     first, second = asked("a"), asked("b", at=1)
     matcher = Matcher([[first, second]], MatchOptions(order="free"))

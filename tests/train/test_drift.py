@@ -209,6 +209,18 @@ def test_arguments_in_other_ids_are_told_by_their_text(tokenizer: ByteTokenizer)
     assert [one.kind for one in rt.drift(trajectory, tokenizer)] == ["retokenized"]
 
 
+def test_arguments_in_other_ids_are_the_same_before_another_stop_token() -> None:
+    """The prompt has the template's end of turn in the place of the one that was sampled, which is no text."""
+    tokenizer = Sampling(words=["xxxx"])
+    first, later = conversation(Reply(None, [("add", LONG)]), LONG_CALLED, tokenizer).steps
+    assert first.completion_token_ids is not None
+    sampled = [*first.completion_token_ids.tolist()[:-1], END + 5]
+    trajectory = rt.Trajectory(steps=[replace(first, completion_token_ids=as_int32(sampled)), later])
+    assert [one.kind for one in rt.drift(trajectory, tokenizer)] == ["retokenized"]
+    # By positions alone it would be about the arguments.
+    assert [one.kind for one in rt.drift(trajectory)] == ["tool_arguments"]
+
+
 @pytest.mark.parametrize("name", ["tools_required", "tools_auto_hermes", "tools_two_required"])
 def test_a_marker_that_a_grammar_forced_into_pieces(name: str) -> None:
     """As vLLM sampled it: a template has one id for the marker, 2042."""
