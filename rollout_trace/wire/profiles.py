@@ -165,10 +165,10 @@ _LLAMA_SERVER = EngineProfile(
 )
 
 # NVIDIA Dynamo 1.5, in front of vLLM, SGLang and TensorRT-LLM: source of its workers, its documentation. Only vLLM has
-# ids in `engine_data`, all of them on the last chunk. No field changes the text of an `echo`. `completion_token_ids`
-# come from every engine, and are refused if there are several choices or prompts; `prompt_token_ids` are ignored by
-# frontends before #13640 (August 2026). What logprobs are of is the worker's setting. `owned_by` is "nvidia" of other
-# servers too.
+# ids in `engine_data`, all of them on the last chunk. No field changes the text of an `echo`; completions with
+# `logprobs: 0` have none. `completion_token_ids` come from every engine, and are refused if there are several choices
+# or prompts; `prompt_token_ids` are ignored by frontends before #13640 (August 2026). What logprobs are of is the
+# worker's setting. `owned_by` is "nvidia" of other servers too.
 _DYNAMO_IDS: Final = (
     Ask({"nvext": {"extra_fields": ["engine_data", "prompt_token_ids"]}}),
     Ask({"nvext": {"extra_fields": ["completion_token_ids"]}}, only_choice=True),
@@ -178,7 +178,7 @@ _DYNAMO = EngineProfile(
     "dynamo",
     {
         "openai.chat": (Ask({"logprobs": True}), *_DYNAMO_IDS),
-        "openai.completions": (Ask({"logprobs": 0}), *_DYNAMO_IDS),
+        "openai.completions": (Ask({"logprobs": 1}), *_DYNAMO_IDS),
     },
     owned_by="nvidia",
     fingerprint=Fingerprint("health", frozenset({"endpoints", "instances"})),

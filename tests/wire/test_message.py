@@ -52,6 +52,9 @@ MERGED: dict[str, list[Fragment]] = {
         call(None, "a", "f", '{"x"'), call(None, arguments=": 1}"),
         call(None, "b", "g", "{"), call(None, arguments="}"),
     ],
+    "an id that comes after an empty one, with the name again": [
+        call(0, "", "f", ""), call(0, "a", "f", '{"x": 1}'), call(1, "", "g", ""), call(1, "b", "g", "{}"),
+    ],
     "index missing": [
         call(..., "a", "f", '{"x"'), call(arguments=": 1}"), call(..., "b", "g"), call(arguments="{}"),
     ],
