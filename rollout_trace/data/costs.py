@@ -22,6 +22,7 @@ from rollout_trace.data.model import Cost, Step, Usage
 Call: TypeAlias = list[Step]
 """The steps of one call: its choices."""
 _PER_MILLION = 1e6
+_BESIDE = frozenset({"compaction", "advisor_message"})
 _WILDCARDS = re.compile(r"\[[^\]]*\]|[*?]")
 
 
@@ -243,7 +244,7 @@ def _fill_costs(steps: Iterable[Step], cost: Callable[[Step], Cost | None]) -> N
 
 
 def _table_cost(usage: Usage | None, price: Price | None) -> Cost | None:
-    if usage is None or price is None or usage.input is None or usage.output is None:
+    if usage is None or price is None or usage.input is None or usage.output is None or _has_others(usage):
         return None
     read, long = usage.cache_read or 0, long_writes(usage)
     write = (usage.cache_write or 0) - long
@@ -264,6 +265,13 @@ def _table_cost(usage: Usage | None, price: Price | None) -> Cost | None:
     except OverflowError:
         return None
     return Cost(amount=amount, currency=price.currency, source="table")
+
+
+def _has_others(usage: Usage) -> bool:
+    """Whether the call had tokens that its counts leave out: Anthropic's compactions and advisors, SDK 2.11 types."""
+    iterations = (usage.extra or {}).get("iterations")
+    kinds = [one.get("type") for one in iterations if isinstance(one, Mapping)] if isinstance(iterations, list) else []
+    return any(kind in _BESIDE for kind in kinds)
 
 
 def _specificity(pattern: str) -> tuple[int, int]:

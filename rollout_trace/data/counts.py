@@ -212,6 +212,9 @@ def counts_from(shape: Shape, get: Callable[[Path], int | None]) -> tuple[dict[s
     for row, value in read:
         own[row.count] = max(value, own.get(row.count, 0))
     beside = {row.count for row, _ in read if row.beside}
+    if own.get("total") == own.get("input", 0) + own.get("output", 0) and _cached(own) <= own.get("input", 0):
+        # Of one name in two ways: inspect_ai before 2026-02 had what was read from a cache in some providers' input.
+        beside -= {"cache_read", "cache_write"}
     sent = (_with(own, "input", beside - {"reasoning"}), _with(own, "output", beside & {"reasoning"}))
     now = _settled(*sent, own)
     found = {"input": now[0], "output": now[1], **{name: own.get(name) for name in _PARTS}}
@@ -221,6 +224,10 @@ def counts_from(shape: Shape, get: Callable[[Path], int | None]) -> tuple[dict[s
     if is_right and own.get("total") == sum(filter(None, now)):
         said.add("total")
     return found, [row.path for row, value in read if not value or (row.count in said and value == own[row.count])]
+
+
+def _cached(own: Mapping[str, int]) -> int:
+    return own.get("cache_read", 0) + own.get("cache_write", 0)
 
 
 def _with(own: Mapping[str, int], side: str, beside: Iterable[str]) -> int | None:
@@ -234,7 +241,7 @@ def _settled(read: int | None, written: int | None, own: Mapping[str, int]) -> t
     but then it is more than what is said to be sampled. xAI's cached tokens can be more than its prompt.
     """
     total, reasoning = own.get("total"), own.get("reasoning", 0)
-    cached = own.get("cache_read", 0) + own.get("cache_write", 0)
+    cached = _cached(own)
     if read is None:
         return read, written
     if written is None:

@@ -279,13 +279,14 @@ class Chain:
         caller = self._response_with(results)
         for block in results:
             self._add_run(block, line)
-        if caller is not None and caller.point is not None and len(caller.point.thread.items) == caller.point.length:
+        own = None if caller is None else caller.point
+        if own is not None and len(own.thread.items) == own.length and _is_behind(point, own):
             # Results of parallel calls stand on branches of their own in the file; the next prompt has all of them.
-            self._begins[line.uuid] = caller.point.length
-            caller.point.thread.add(given)
-            caller.point.length += 1
-            caller.point.time = line.time or caller.point.time
-            self._points[line.uuid] = caller.point
+            self._begins[line.uuid] = own.length
+            own.thread.add(given)
+            own.length += 1
+            own.time = line.time or own.time
+            self._points[line.uuid] = own
             return
         thread = point.branch()
         self._begins[line.uuid] = len(thread.items)
@@ -337,6 +338,11 @@ def _is_compaction(line: Line) -> bool:
     """Whether a line is of the command that compacts a conversation, which is written behind the summary."""
     text = "" if line.message is None else text_of(line.message.get("content"))
     return line.kind == "user" and text.lstrip().startswith(("<command-name>/compact", "<local-command-caveat>"))
+
+
+def _is_behind(point: Point, caller: Point) -> bool:
+    """Whether a result follows the conversation of its call: one that comes late may stand behind a summary of it."""
+    return not point.thread.items[: point.length] or _begin_alike(point, caller)
 
 
 def _begin_alike(point: Point | None, other: Point) -> bool:

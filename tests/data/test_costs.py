@@ -322,3 +322,20 @@ def test_a_recording_writes_costs(
                     trajectory.steps[0].cost = Cost(amount=own, source="override")
     (written,) = read(tmp_path / "rollouts.jsonl")
     assert written.steps[0].cost == trajectory.steps[0].cost == written.cost == expected
+
+
+@pytest.mark.parametrize(
+    ("kinds", "known"),
+    [
+        (["message"], True),
+        (["message", "fallback_message"], True),
+        (["compaction", "message"], False),
+        (["advisor_message"], False),
+    ],
+    ids=str,
+)
+def test_tokens_that_the_counts_leave_out_have_no_cost(kinds: list[str], *, known: bool) -> None:
+    """Anthropic's counts are of the iterations of the model alone; an advisor is another one."""
+    iterations = [{"type": kind, "input_tokens": 900, "output_tokens": 9} for kind in kinds]
+    one = step("a", model="m", usage=Usage(input=10, output=2, extra={"iterations": iterations}))
+    assert (PriceTable({"*": Price(1, 1)}).cost(one) is not None) is known

@@ -226,3 +226,15 @@ def test_commands_behind_a_compaction_are_no_part_of_it(tmp_path: Path) -> None:
     lines[5] |= {"parentUuid": "u2"}
     (one,) = importing.claude_code(write(tmp_path / "t.jsonl", lines))
     assert prompt(one.steps[-1]) == ["Summary", "second", caveat, "third"]
+
+
+def test_a_result_that_comes_behind_a_summary_of_its_call(tmp_path: Path) -> None:
+    """Such as a command's in the background: the model reads it behind the summary."""
+    boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "c", "parentUuid": None, "sessionId": "s"}
+    lines = [user("u", None, "go"), answer("a", "u", "m1", tool("t1"), tool("t2")), user("r", "a", result("t1", "one"))]
+    lines += [{**boundary, "logicalParentUuid": "r"}, user("s", "c", "Summary", isCompactSummary=True)]
+    lines += [user("l", "s", result("t2", "late")), answer("b", "l", "m2", text("ok"), stop="end_turn")]
+    (one,) = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    assert prompt(one.steps[1]) == ["Summary", "late"]
+    assert [run.tool_call_id for run in one.tool_runs] == ["t1", "t2"]
+    assert {run.step_id for run in one.tool_runs} == {one.steps[0].id}

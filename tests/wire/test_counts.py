@@ -112,6 +112,22 @@ def test_a_total_alone_is_kept() -> None:
     assert usage_of(google, "google") == Usage(input=5, output=4, extra=google)
 
 
+INSPECT = [
+    # Inside, as logs of before February 2026 have them for some providers; beside, in the total; more than the input.
+    ((1000, 10, 1010, 900), (1000, 10)),
+    ((100, 10, 1010, 900), (1000, 10)),
+    ((1000, 10, 1910, 900), (1900, 10)),
+    ((100, 10, 110, 900), (1000, 10)),
+]
+
+
+@pytest.mark.parametrize(("sent", "right"), INSPECT, ids=str)
+def test_the_total_says_whether_the_input_has_what_a_cache_gave(sent: tuple[int, ...], right: tuple[int, int]) -> None:
+    names = ("input_tokens", "output_tokens", "total_tokens", "input_tokens_cache_read")
+    usage = usage_of(dict(zip(names, sent, strict=True)), "inspect")
+    assert (usage.input, usage.output, usage.cache_read) == (*right, 900)
+
+
 PLACES: list[dict[str, Any]] = [
     {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": COUNTS_OF_OPENAI}]},
     {"x_groq": {"id": "req", "usage": {**COUNTS_OF_OPENAI, "queue_time": 0.1}}},
