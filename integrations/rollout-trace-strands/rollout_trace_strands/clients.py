@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.integration import (
     guarded,
     http_kind,
+    is_left_to_process,
     litellm_client,
     litellm_route,
     record_client,
@@ -100,6 +101,8 @@ class Clients:
         """
         if http_kind(client) is None:
             return False
+        if is_left_to_process(self._engine):
+            return True
         wrap_httpx(client, engine=self._named(engine), keep_bytes=self._keep_bytes)
         return True
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CLIENTS = "_rollout_trace_clients"
 """The attribute of a recorded model that holds its ``Clients``."""
 
-_classes: ClassSwap[bool] = ClassSwap("_rollout_trace_strands")
+_classes: ClassSwap[bool] = ClassSwap("_rollout_trace_strands", is_tracked=True)
 """The recording classes: one for each class, because each model object holds its own settings."""
 
 
@@ -41,6 +41,11 @@ def swap_class(model: Any, clients: Clients) -> None:
     except TypeError:
         return
     attributes[_CLIENTS] = clients
+
+
+def restore_classes(clients: Clients) -> None:
+    """Gives the models that record with these clients their own classes again."""
+    _classes.take_off_all(lambda model: vars(model).get(_CLIENTS) is clients and vars(model).pop(_CLIENTS) is clients)
 
 
 def plain_class(model: Any) -> type:
@@ -131,4 +136,4 @@ class _RecordedClientContext:
         return self._context.__aexit__(*exception)
 
 
-__all__ = ["plain_class", "swap_class"]
+__all__ = ["plain_class", "restore_classes", "swap_class"]
