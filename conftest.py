@@ -24,7 +24,7 @@ from rollout_trace.record.log import StepLog
 
 ROOT = Path(__file__).parent
 pytest_plugins = ["pytester"]  # The plugin's tests run pytest; only here may a conftest.py name plugins.
-pytest.register_assert_rewrite("replayed_example", "shown")  # In tests/shared; they say what differs.
+pytest.register_assert_rewrite("replayed_example", "shown", "whole_process")  # In tests/shared; they say what differs.
 
 # Tests make many objects and few of them are garbage: looking for it took a tenth of all their time.
 gc.set_threshold(20_000, 20, 50)

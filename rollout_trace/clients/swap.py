@@ -10,7 +10,9 @@ from __future__ import annotations
 import copyreg
 import functools
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, Generic, TypeAlias, TypeVar
+from weakref import ref
 
 S = TypeVar("S", bound=Hashable)
 
@@ -29,11 +31,14 @@ class ClassSwap(Generic[S]):
         mark: name of the class attribute that holds the settings, and tells these classes from others. Each user of
             ``ClassSwap`` has one of its own.
         is_pickled: an object that is pickled, or copied, records where it comes out, with equal settings.
+        is_tracked: the objects are known until they go, for ``take_off_all``.
     """
 
-    def __init__(self, mark: str, *, is_pickled: bool = False) -> None:
+    def __init__(self, mark: str, *, is_pickled: bool = False, is_tracked: bool = False) -> None:
         self._mark = mark
         self._is_pickled = is_pickled
+        # By their ids: they may have an `__eq__`, and no `__hash__`.
+        self._known: dict[int, ref[Any]] | None = {} if is_tracked else None
 
     def put_on(self, thing: Any, settings: S, methods: Methods, *, is_kept: bool = True) -> None:
         """Gives an object a recording subclass of its own class, in the place of one it may already have.
@@ -49,11 +54,21 @@ class ClassSwap(Generic[S]):
         """
         make = _class_for if is_kept else _class_for.__wrapped__
         thing.__class__ = make(self.plain(type(thing)), self._mark, settings, methods, self._is_pickled)
+        if (known := self._known) is not None:
+            key = id(thing)
+            with suppress(TypeError):  # an object without a weak reference
+                known[key] = ref(thing, lambda gone: known.pop(key, None) if known.get(key) is gone else None)
 
     def take_off(self, thing: Any) -> None:
         """Gives an object its own class again. Any other object stays as it is."""
         if self._mark in type(thing).__dict__:
             thing.__class__ = self.plain(type(thing))
+
+    def take_off_all(self, is_meant: Callable[[Any], bool]) -> None:
+        """Gives all objects that this is true of their own classes again."""
+        for found in list((self._known or {}).values()):
+            if (thing := found()) is not None and self._mark in type(thing).__dict__ and is_meant(thing):
+                self.take_off(thing)
 
     def settings_of(self, thing: Any) -> S | None:
         """The settings that an object records with; None if it does not record."""

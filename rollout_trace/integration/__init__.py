@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Completion, ErrorInfo, Step, TokenIssue, ToolCall, ToolRun, Usage
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.guard import warn_once
-    from rollout_trace.integration.clients import check_engine, is_recorded, record_client
+    from rollout_trace.integration.clients import check_engine, is_left_to_process, is_recorded, record_client
     from rollout_trace.integration.failures import report_failure
     from rollout_trace.integration.generators import run_async_generator, run_generator
     from rollout_trace.integration.installed import About, framework_missing
@@ -63,7 +63,7 @@ _HOMES = {
     "rollout_trace.clients.transformers_rows": ("TransformersGeneration",),
     "rollout_trace.wire.engine": ("Engine",),
     "rollout_trace.wire.profiles": ("EngineName",),
-    "rollout_trace.integration.clients": ("check_engine", "is_recorded", "record_client"),
+    "rollout_trace.integration.clients": ("check_engine", "is_left_to_process", "is_recorded", "record_client"),
     "rollout_trace.integration.litellm": ("litellm_client", "litellm_route", "record_litellm_client"),
     # Records.
     "rollout_trace.data.model": ("Completion", "ErrorInfo", "Step", "TokenIssue", "ToolCall", "ToolRun", "Usage"),
@@ -105,6 +105,7 @@ __all__ = [
     "framework_missing",
     "guarded",
     "http_kind",
+    "is_left_to_process",
     "is_recorded",
     "lazy_package",
     "litellm_client",

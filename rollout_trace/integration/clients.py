@@ -8,6 +8,7 @@ from rollout_trace.clients import google, stainless
 from rollout_trace.clients.anthropic import wrap_anthropic
 from rollout_trace.clients.common import client_kind
 from rollout_trace.clients.openai import wrap_openai
+from rollout_trace.record import silence
 from rollout_trace.wire.engine import resolve
 
 if TYPE_CHECKING:
@@ -29,7 +30,22 @@ def is_recorded(client: object, *, by_hand: bool = False) -> bool:
             wrap a client of an instrumented process, which is asked for no ids otherwise.
     """
     settings = stainless.settings_of(client)
-    return settings is not None and not (by_hand and settings.source is not None)
+    if settings is None:
+        return not by_hand and is_left_to_process(None) and _is_of_an_sdk(client)
+    return not (by_hand and settings.source is not None)
+
+
+def is_left_to_process(engine: object) -> bool:
+    """Whether clients without settings of their own are the process's: it is instrumented, and no engine is given.
+
+    A client that was made before ``rt.instrument()`` gets the process's settings with its next request. Wrapped without
+    an engine, it would be asked for no ids.
+    """
+    return engine is None and silence.is_instrumented()
+
+
+def _is_of_an_sdk(client: object) -> bool:
+    return any(client_kind(client, sdk) is not None for sdk in ("openai", "anthropic"))
 
 
 def record_client(client: Any, *, engine: EngineName | Engine | None = None, keep_bytes: bool = False) -> bool:
@@ -49,7 +65,7 @@ def record_client(client: Any, *, engine: EngineName | Engine | None = None, kee
     if client_kind(client, "openai") is not None:
         settings = stainless.settings_of(client)
         is_kept = settings is not None and (engine is None or _is_set(settings, engine, keep_bytes))
-        if not is_kept:
+        if not is_kept and not (settings is None and is_left_to_process(engine)):
             wrap_openai(client, engine=engine, keep_bytes=keep_bytes)
         return True
     if client_kind(client, "anthropic") is not None:

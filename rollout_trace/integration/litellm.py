@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.clients.httpx import http_kind, wrap_httpx
-from rollout_trace.integration.clients import record_client
+from rollout_trace.integration.clients import is_left_to_process, record_client
 
 if TYPE_CHECKING:
     from rollout_trace.wire.engine import Engine
@@ -64,6 +64,8 @@ def _record_http(client: Any, engine: EngineName | Engine | None, keep_bytes: bo
     """
     if http_kind(client) is None:
         return False
+    if is_left_to_process(engine):
+        return True
     named = "vllm" if isinstance(engine, str) else None if engine is None else replace(engine, name="vllm")
     wrap_httpx(client, engine=named, keep_bytes=keep_bytes)
     return True

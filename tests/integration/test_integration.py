@@ -23,6 +23,7 @@ from rollout_trace.integration import (
     report_failure,
     snapshot,
 )
+from rollout_trace.testing import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(ROOT.glob("integrations/*/rollout_trace_*"))
@@ -109,6 +110,21 @@ def test_a_client_that_is_recorded() -> None:
         assert (is_recorded(client), is_recorded(None), is_recorded(3)) == (False, False, False)
         assert is_recorded(rt.wrap_openai(client))
         assert not is_recorded(rt.unwrap(client))
+
+
+def test_a_client_made_before_is_left_to_the_process() -> None:
+    """Wrapped without an engine, it would be asked for none of what the process asks for."""
+    from openai import OpenAI
+
+    with ScriptedServer("Hi") as server, OpenAI(base_url=server.base_url, api_key="none") as client:
+        kind = type(client)
+        with rt.instrument(engine="vllm"), rt.trajectory() as trajectory:
+            assert record_client(client)
+            assert (type(client), is_recorded(client), is_recorded(client, by_hand=True)) == (kind, True, False)
+            assert (is_recorded(None), is_recorded("client")) == (False, False)
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+        assert trajectory.steps[0].completion_token_ids is not None
+        assert (type(client), is_recorded(client)) == (kind, False)
 
 
 def test_a_client_that_is_recorded_because_the_process_is() -> None:

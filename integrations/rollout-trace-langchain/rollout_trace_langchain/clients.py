@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from langchain_core.runnables import RunnableWithFallbacks
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.runnables import Runnable, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import RunnableConfigurableAlternatives, RunnableConfigurableFields
 
@@ -86,6 +87,13 @@ def _check_model(model: Any, place: str) -> None:
             f"record() got {type(model).__name__}{place}, which makes a new model for every call: a recorded client "
             "would not be the one that is called. Give init_chat_model() a fixed model, without configurable fields, "
             "or choose among recorded models with configurable_alternatives()."
+        )
+    if not made and isinstance(model, Runnable) and not isinstance(model, BaseLanguageModel):
+        raise TypeError(
+            f"record() takes a model, got {type(model).__name__}{place}, which may have several: record(llm) each of "
+            "them, before or after. Its runs are recorded inside `with rt.trajectory()`, and elsewhere where it is "
+            'invoked with config={"callbacks": [RolloutCallbackHandler()]}. rt.instrument(engine=..., hooks=True) '
+            "records every model and every run of the process."
         )
     if not made:
         raise TypeError(

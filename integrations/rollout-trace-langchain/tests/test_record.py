@@ -8,13 +8,13 @@ import pytest
 from langchain.chat_models import init_chat_model
 from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.runnables import ConfigurableField
+from langchain_core.runnables import ConfigurableField, RunnableLambda
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace_langchain import record
 
-from .agents import UNKEPT, add, chat, serving
+from .agents import UNKEPT, add, adder, chat, question, serving
 from .oracle import assert_as_served
 
 
@@ -137,3 +137,16 @@ def test_a_model_that_is_made_for_each_call_is_refused(is_bound: bool) -> None:
     llm: Any = init_chat_model("gpt-5", model_provider="openai", configurable_fields=("temperature",), api_key="none")
     with pytest.raises(TypeError, match="_ConfigurableModel"):
         record(llm.bind_tools([add]) if is_bound else llm)
+
+
+@pytest.mark.parametrize("kind", ["graph", "chain"])
+def test_what_has_models_inside_is_told_what_to_do(kind: str) -> None:
+    """Its models can be recorded one by one; its runs without a trajectory and a handler are calls on their own."""
+    with serving("Hi") as server:
+        llm = chat(server, recorded=False)
+        whole: Any = adder(llm) if kind == "graph" else RunnableLambda(lambda text: text) | llm
+        with pytest.raises(TypeError, match=r"takes a model, got .*record\(llm\) each of them.*RolloutCallbackHandler"):
+            record(whole, engine="vllm")
+        record(llm, engine="vllm")
+        whole.invoke(question() if kind == "graph" else "Hi")
+        assert_as_served(rt.orphans(), server)

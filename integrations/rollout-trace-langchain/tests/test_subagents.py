@@ -245,20 +245,23 @@ def test_both_halves_of_an_interrupted_run_have_the_thread(way: str) -> None:
     written: list[rt.Trajectory] = []
     with serving(script) as server:
         middleware = [HumanInTheLoopMiddleware(interrupt_on={"confirm": True})] if way == "middleware" else []
-        graph: Any = create_agent(
-            chat(server), [confirm], name="lead", checkpointer=InMemorySaver(), middleware=middleware
-        )
-        if way in ("node", "subgraph"):
+        saver = InMemorySaver()
+
+        def made() -> Any:
+            """The graph, made anew for each half: another process has the thread and its checkpoints alone."""
+            if way not in ("node", "subgraph"):
+                return create_agent(chat(server), [confirm], name="lead", checkpointer=saver, middleware=middleware)
             builder = StateGraph(MessagesState)
             builder.add_node("first", ask if way == "node" else create_agent(chat(server), [confirm], name="inner"))
             builder.add_node("second", create_agent(chat(server), [], name="second"))
             builder.add_edge(START, "first")
             builder.add_edge("first", "second")
-            graph = builder.compile(name="lead", checkpointer=InMemorySaver())
+            return builder.compile(name="lead", checkpointer=saver)
+
         resume: Any = {"decisions": [{"type": "approve"}]} if way == "middleware" else "yes"
         with rt.recording(type("Written", (), {"write": lambda self, one: written.append(one)})()):
-            graph.invoke(question(), config)
-            graph.invoke(Command(resume=resume), config)
+            made().invoke(question(), config)
+            made().invoke(Command(resume=resume), config)
     before, after = [one for one in written if one.parent_id is None]
     assert [(one.name, one.status, one.stop_reason) for one in (before, after)] == [
         ("lead", "completed", "interrupted"),

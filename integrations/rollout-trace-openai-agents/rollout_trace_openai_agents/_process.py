@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rollout_trace_openai_agents import entry
+from rollout_trace_openai_agents import entry, models
 from rollout_trace_openai_agents.settings import settings_of
 
 
@@ -12,4 +12,9 @@ def start() -> Callable[[], None]:
     """Records every run of ``Runner`` that nobody has asked for otherwise. Returns what ends this."""
     settings = settings_of(None, False, False)
     entry.everywhere.append(settings)
-    return lambda: entry.everywhere.remove(settings)
+
+    def end() -> None:
+        entry.everywhere.remove(settings)
+        models.forget(settings)
+
+    return end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 from agents import Model, ModelProvider, OpenAIChatCompletionsModel, OpenAIResponsesModel, OpenAIResponsesWSModel
@@ -15,7 +16,7 @@ from rollout_trace_openai_agents import chat, litellm_clients
 from rollout_trace_openai_agents.frames import CallFrame, current_run
 from rollout_trace_openai_agents.settings import Settings
 
-_classes: ClassSwap[Settings] = ClassSwap("_rollout_trace_openai_agents", is_pickled=True)
+_classes: ClassSwap[Settings] = ClassSwap("_rollout_trace_openai_agents", is_pickled=True, is_tracked=True)
 _NAMES = ("system_instructions", "input", "model_settings", "tools", "output_schema", "handoffs", "tracing")
 """The parameters of a model's two methods, which the SDK passes by position or by name."""
 
@@ -53,6 +54,11 @@ def record_provider(provider: Any, settings: Settings) -> None:
     """Makes a provider return models that record."""
     if not _is_set(provider, settings):
         _classes.put_on(provider, settings, _provider_methods)
+
+
+def forget(settings: Settings) -> None:
+    """Takes back what runs with these settings made record. Other runs with equal ones make theirs record again."""
+    _classes.take_off_all(lambda thing: _classes.settings_of(thing) == replace(settings, is_asked=False))
 
 
 def _is_set(thing: object, settings: Settings) -> bool:

@@ -12,7 +12,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Else litellm fetches its list of prices when it is imported.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     # litellm declares its message types in a way that today's pydantic warns of.
-    config.addinivalue_line("filterwarnings", "ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly`")
+    config.addinivalue_line(
+        "filterwarnings", "ignore:Items? '.*' on TypedDict class '.*' (is|are) using the `ReadOnly`"
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, Runner, RunState, SQLiteSession, function_tool
+from agents import Agent, RunConfig, Runner, RunState, SQLiteSession, function_tool
 from oracle import Recorded, assert_all_served, assert_served
 
 import rollout_trace as rt
@@ -107,13 +109,23 @@ def test_without_a_block_the_first_part_is_interrupted(recorded: Recorded) -> No
     assert second.metadata is None
 
 
-def test_both_halves_of_a_run_that_waits_have_its_session(recorded: Recorded) -> None:
+@pytest.mark.parametrize("by", ["session", "group_id"])
+def test_both_halves_of_a_run_that_waits_have_its_session(recorded: Recorded, by: str, tmp_path: Path) -> None:
+    """Also in another process, which has the state as JSON, and an agent and a session of its own."""
+
     async def go(server: ScriptedServer) -> None:
-        agent = record(agent_of(chat_model(server), tools=[delete]), engine="vllm")
-        result = await Runner.run(agent, "Delete x.", session=SQLiteSession("s1"))
-        state = result.to_state()
-        state.approve(result.interruptions[0])
-        await Runner.run(agent, state, session=SQLiteSession("s1"))
+        state: Any = None
+        for _ in range(2):
+            agent = record(agent_of(chat_model(server), tools=[delete]), engine="vllm")
+            if state is not None:
+                state = await RunState.from_json(agent, json.loads(state))
+                state.approve(state.get_interruptions()[0])
+            session = SQLiteSession("s1", tmp_path / "sessions.db") if by == "session" else None
+            config = RunConfig(group_id="s1") if by == "group_id" else None
+            result = await Runner.run(agent, state or "Delete x.", session=session, run_config=config)
+            state = json.dumps(result.to_state().to_json())
+            if session is not None:
+                session.close()
 
     def script(request: Any, messages: Any) -> Reply:
         return Reply("Deleted.") if results(messages) else calling("delete", name="x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rollout_trace_pydantic_ai import unhooked
+from rollout_trace_pydantic_ai import models, unhooked
 from rollout_trace_pydantic_ai.capability import RolloutCapability
 
 
@@ -12,4 +12,9 @@ def start() -> Callable[[], None]:
     """Gives a capability to every run of every agent that has none of its own. Returns what ends this."""
     capability = RolloutCapability()
     unhooked.everywhere.append(capability)
-    return lambda: unhooked.everywhere.remove(capability)
+
+    def end() -> None:
+        unhooked.everywhere.remove(capability)
+        models.forget(models.Settings(None, False))
+
+    return end

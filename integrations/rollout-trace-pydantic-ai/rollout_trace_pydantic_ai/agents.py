@@ -33,7 +33,7 @@ def record(recorded: T, *, engine: str | Engine | None = None, keep_bytes: bool 
         ValueError: unknown engine.
     """
     if isinstance(recorded, Model):
-        record_model(recorded, Settings(check_engine(engine), keep_bytes))
+        record_model(recorded, Settings(check_engine(engine), keep_bytes, is_asked=True))
         return recorded
     agent: Any = recorded
     while isinstance(agent, WrapperAgent):

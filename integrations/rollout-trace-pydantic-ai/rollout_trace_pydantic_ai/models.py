@@ -34,9 +34,11 @@ class Settings(NamedTuple):
 
     engine: EngineName | Engine | None
     keep_bytes: bool
+    is_asked: bool = False
+    """Whether the user asked for this model; False for one that was found in a recorded run."""
 
 
-_classes: ClassSwap[Settings] = ClassSwap("_rollout_trace_pydantic_ai", is_pickled=True)
+_classes: ClassSwap[Settings] = ClassSwap("_rollout_trace_pydantic_ai", is_pickled=True, is_tracked=True)
 
 
 @guarded
@@ -52,8 +54,15 @@ def record_model(model: Any, settings: Settings) -> None:
             record_model(one, settings)
     elif isinstance(model, Model):
         found = _classes.settings_of(model)
-        if found is None or (settings.engine is not None and found != settings):
-            _classes.put_on(model, settings, _methods)
+        wanted = settings if found is None or settings.engine is not None else found
+        wanted = wanted._replace(is_asked=settings.is_asked or (found is not None and found.is_asked))
+        if found != wanted:
+            _classes.put_on(model, wanted, _methods)
+
+
+def forget(settings: Settings) -> None:
+    """Takes back what runs with these settings made record. Other runs with equal ones make theirs record again."""
+    _classes.take_off_all(lambda model: _classes.settings_of(model) == settings)
 
 
 def _record_client_of(model: Any) -> bool:

@@ -11,7 +11,7 @@ from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelR
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelHTTPError, SkipToolExecution, UsageLimitExceeded
-from pydantic_ai.messages import ModelRequest, ToolReturn
+from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelRequest, ToolReturn
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 
@@ -354,7 +354,9 @@ def test_a_tool_that_waits_for_approval(recorded: Recorded) -> None:
 
 
 def test_both_halves_of_a_run_that_waits_have_its_conversation(recorded: Recorded) -> None:
-    async def scenario(model: Any) -> None:
+    """Also in another process, which has the messages as JSON, and an agent of its own."""
+
+    def make(model: Any) -> Any:
         agent = agent_of(model, tools=[], output_type=[str, DeferredToolRequests])
 
         @agent.tool_plain(requires_approval=True)
@@ -367,13 +369,17 @@ def test_both_halves_of_a_run_that_waits_have_its_conversation(recorded: Recorde
             """Is done elsewhere."""
             raise CallDeferred
 
-        first = await agent.run("Erase it.")
+        return agent
+
+    async def scenario(model: Any) -> None:
+        first = await make(model).run("Erase it.")
         assert isinstance(first.output, DeferredToolRequests)
         results = DeferredToolResults(
             approvals={one.tool_call_id: True for one in first.output.approvals},
             calls={one.tool_call_id: "found" for one in first.output.calls},
         )
-        await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
+        said = ModelMessagesTypeAdapter.validate_json(first.all_messages_json())
+        await make(model).run(message_history=said, deferred_tool_results=results)
 
     def script(request: dict[str, Any]) -> Reply:
         calls = [call("erase", name="it"), call("look_up", name="it")]

@@ -20,6 +20,7 @@ from rollout_trace.integration import (
     active,
     guarded,
     http_kind,
+    is_left_to_process,
     litellm_client,
     litellm_route,
     record_client,
@@ -112,6 +113,8 @@ class Clients:
         """
         if http_kind(client) is None:
             return False
+        if is_left_to_process(self._engine):
+            return True
         wrap_httpx(client, engine=self._named(engine), keep_bytes=self._keep_bytes)
         return True
 
@@ -150,7 +153,7 @@ def _kind_of(model_class: type) -> str | None:
 _CLIENTS = "_rollout_trace_clients"
 """The attribute of a recorded model that holds its ``Clients``."""
 
-_classes: ClassSwap[bool] = ClassSwap("_rollout_trace_strands")
+_classes: ClassSwap[bool] = ClassSwap("_rollout_trace_strands", is_tracked=True)
 """The recording classes: one for each class, because each model object holds its own settings."""
 
 
@@ -168,6 +171,11 @@ def swap_class(model: Any, clients: Clients) -> None:
     except TypeError:
         return
     attributes[_CLIENTS] = clients
+
+
+def restore_classes(clients: Clients) -> None:
+    """Gives the models that record with these clients their own classes again."""
+    _classes.take_off_all(lambda model: vars(model).get(_CLIENTS) is clients and vars(model).pop(_CLIENTS) is clients)
 
 
 def plain_class(model: Any) -> type:

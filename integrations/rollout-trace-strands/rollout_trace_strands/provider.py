@@ -33,7 +33,7 @@ from rollout_trace_strands.middleware import (
     TypedEvent,
     add_middleware,
 )
-from rollout_trace_strands.models import Clients
+from rollout_trace_strands.models import Clients, restore_classes
 from rollout_trace_strands.runs import Run, Runs
 from rollout_trace_strands.stages import ModelCall, ToolCall
 from rollout_trace_strands.unhooked import install_hook
@@ -97,6 +97,7 @@ class RolloutHookProvider(HookProvider):
         for registry in list(self._attached):
             _registries.pop(registry, None)
         self._attached.clear()
+        restore_classes(self._clients)
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Called by Strands for each agent, graph or swarm that is made with this provider."""
