@@ -60,14 +60,15 @@ PACKAGES = {
 # Harbor, whose validator of ATIF is the one to ask, needs it, and so do the SDK of OpenHands and OpenPipe's ART. All
 # peers have the same Python: their times are compared.
 PYTHON_312 = {"consumers-atif", "trainers-python312", "trainers-skyrl", "agents-openhands", *PEERS}
+PYTHON_313 = {"agents-fastagent"}
 # PyTorch comes in many builds, one for each kind of machine: whichever the index has, first and without a hash.
 TORCH = {"consumers-torch", "consumers-tinker", "trainers-skyrl", "trainers-torch"}
 
 
 def python_of(name: str) -> str | None:
     """The Python of an environment; None for the one that runs this."""
-    found = name in PYTHON_312 and not subprocess.run(("python3.12", "-c", ""), capture_output=True).returncode
-    return "python3.12" if found else None
+    wanted = "python3.12" if name in PYTHON_312 else "python3.13" if name in PYTHON_313 else None
+    return wanted if wanted and not subprocess.run((wanted, "-c", ""), capture_output=True).returncode else None
 
 
 def folder_of(name: str) -> Path:

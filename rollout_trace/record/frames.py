@@ -15,9 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace import guard
+from rollout_trace.data import attempts
 from rollout_trace.data.model import ToolRun, error_info, nanoseconds
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import lifecycle, program
+from rollout_trace.record.destination import change_family
 from rollout_trace.record.scope import Frame
 from rollout_trace.record.state import log_of, state_of
 
@@ -47,6 +49,7 @@ class AgentFrame(Frame):
         parent: Frame | None = None,
         metadata: Mapping[str, Any] | None = None,
         conversation: object = None,
+        auxiliary: bool = False,
     ) -> None:
         """Begins the frame of an agent run.
 
@@ -57,9 +60,12 @@ class AgentFrame(Frame):
             conversation: the framework's id of the thread, session or conversation that the run is a part of; None or
                 empty without one. Runs that go on with each other share it, also in other processes: it is
                 ``metadata["conversation_id"]`` of the trajectory that the run is recorded in.
+            auxiliary: whether it is beside the agent's own work, such as a judge. Of a trajectory that the frame opens,
+                and of those inside it, no step is ``trainable``; one in which nothing was recorded is left out.
         """
         super().__init__(parent, name)
         self._outer = self.trajectory
+        self._is_auxiliary = auxiliary
         self._is_owned = self.parent is not None or self.trajectory is None
         if self._is_owned:
             self.trajectory = Trajectory(name=str(name) if name else "agent")
@@ -72,7 +78,9 @@ class AgentFrame(Frame):
             guard.run_all("metadata", partial(_add_metadata, self.trajectory, _WAITS_FOR, None))
         if conversation and self.trajectory is not None:
             guard.run_all("metadata", partial(_add_metadata, self.trajectory, _CONVERSATION, str(conversation)))
-        self._enlist()
+        if not auxiliary:
+            # An auxiliary one ends with the frames around it, and its trajectory is to be left out if it is empty.
+            self._enlist()
 
     def interrupt(self, waits_for: Sequence[Any]) -> None:
         """Notes that the run ends because it waits: for an approval, an answer, a result that comes from elsewhere.
@@ -100,9 +108,16 @@ class AgentFrame(Frame):
         log = log_of(self.trajectory)
         # In a forked copy of the process the trajectory is left alone: the original process closes and writes it.
         if self._is_owned and self.trajectory is not None and (log is None or log.is_ours):
-            lifecycle.finish(self.trajectory, self._outer, error)
+            self._close(self.trajectory, error)
         # Context variables may reference the ended frame for long; it must not keep the outer trajectory alive.
         self._outer = None
+
+    def _close(self, trajectory: Trajectory, error: BaseException | None) -> None:
+        if self._is_auxiliary:
+            if lifecycle.discard(trajectory, self._outer):
+                return
+            change_family(trajectory, attempts.leave_out)
+        lifecycle.finish(trajectory, self._outer, error)
 
 
 def _set_metadata(trajectory: Trajectory, metadata: Mapping[str, Any] | None) -> None:

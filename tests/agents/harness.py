@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -29,8 +30,13 @@ ADDED = ("logprobs", "return_token_ids", "return_weight_versions", "stream_optio
 TIMEOUT = 300
 """Seconds after which a program is stopped: none waits for anything but the loopback server."""
 
-# litellm makes ids for the tool calls of servers that send none.
-_RANDOM = re.compile(rb"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+# What differs from run to run: ids that litellm and magentic make for tool calls, the time that prompts and logs tell.
+_RANDOM = re.compile(
+    rb"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+    rb'|(?<=")[0-9a-f]{9}(?=")'
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?"
+    rb"|\d\d:\d\d UTC"
+)
 _ENDS: dict[str, str | tuple[str, ...]] = {
     "openai.chat": "/chat/completions",
     "openai.completions": "/completions",
@@ -122,6 +128,7 @@ def variables(agent: Agent, server: ScriptedServer, home: Path) -> dict[str, str
         "OPENAI_API_KEY": "none",
         "OPENAI_BASE_URL": server.base_url,
         "OPENAI_API_BASE": server.base_url,
+        "GENERIC_BASE_URL": server.base_url,
         "HOSTED_VLLM_API_KEY": "none",
         "HOSTED_VLLM_API_BASE": server.base_url,
         "ANTHROPIC_API_KEY": "none",
@@ -157,7 +164,8 @@ def _run(agent: Agent, command: Sequence[str], folder: Path, *, at_once: bool = 
         server.wait_idle()
         requests = generating(agent, server)
     # Where a program prints its home, it is another one in each run; of the same length, for lines that are wrapped.
-    output, errors = done.stdout.decode().replace(str(folder), "~"), done.stderr.decode()
+    output = _RANDOM.sub(b"ID", done.stdout.replace(str(folder).encode(), b"~")).decode()
+    errors = done.stderr.decode()
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{output[-2000:]}\n{errors[-6000:]}"
     return Run(output, errors, requests)
 
@@ -219,9 +227,10 @@ def check_launched(agent: Agent, run: Run, plain: Run) -> None:
 
 def comparable(record: RequestRecord, engine: str) -> object:
     """A request as bytes; where an engine was asked, as JSON without the added fields."""
+    body = _RANDOM.sub(b"ID", record.body)
     if not engine:
-        return record.path, _RANDOM.sub(b"ID", record.body)
-    return record.path, {name: value for name, value in record.json.items() if name not in ADDED}
+        return record.path, body
+    return record.path, {name: value for name, value in json.loads(body).items() if name not in ADDED}
 
 
 def check_six(agent: Agent, run: Run) -> None:

@@ -59,3 +59,50 @@ def json_tools(request: Mapping[str, Any], record: RequestRecord) -> Reply:
     if has_result(record):
         return Reply(json.dumps({"answer": final(number)}))
     return Reply(json.dumps({"name": "add", "arguments": {"a": number, "b": ADDEND}}))
+
+
+def typed(request: Mapping[str, Any], record: RequestRecord) -> Reply:
+    """outlines: the numbers as JSON, in the type that is asked for; then the answer."""
+    number = numbers(record)
+    if has_result(record):
+        return Reply(final(number))
+    return Reply(json.dumps({"a": number, "b": ADDEND}))
+
+
+def terms(request: Mapping[str, Any], record: RequestRecord) -> Reply:
+    """guidance: the terms, then the answer. Its tools need their arguments with their names, which vLLM sends later."""
+    number = numbers(record)
+    return Reply(final(number) if has_result(record) else f"{number} + {ADDEND}")
+
+
+def listing(request: Mapping[str, Any], record: RequestRecord) -> Reply:
+    """nanobot: a file is read with a tool of its own."""
+    number = numbers(record)
+    if has_result(record):
+        return Reply(final(number))
+    return _calls("read_file", path="sum.txt")
+
+
+def qwen(request: Mapping[str, Any], record: RequestRecord) -> Reply:
+    """Qwen-Agent: a call in the form that its prompt describes."""
+    number = numbers(record)
+    if has_result(record):
+        return Reply(final(number))
+    call = json.dumps({"name": "add", "arguments": {"a": number, "b": ADDEND}})
+    return Reply(f"<tool_call>\n{call}\n</tool_call>")
+
+
+def whole_file(request: Mapping[str, Any], record: RequestRecord) -> Reply:
+    """aider: the terms are written into a file, and then the answer is given."""
+    number = numbers(record)
+    return Reply(final(number) if has_result(record) else f"sum.txt\n```\n{number} + {ADDEND}\n```")
+
+
+def items(request: Mapping[str, Any], record: RequestRecord) -> Reply:
+    """BeeAI: a call of a tool, and of `final_answer`, is JSON in the type that is asked for."""
+    number = numbers(record)
+    if has_result(record):
+        called = {"name": "final_answer", "parameters": {"response": final(number)}}
+    else:
+        called = {"name": "add", "parameters": {"a": number, "b": ADDEND}}
+    return Reply(json.dumps({"item": called}))

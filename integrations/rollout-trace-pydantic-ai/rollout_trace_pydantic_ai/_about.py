@@ -10,3 +10,10 @@ ABOUT = About(
     module="pydantic_ai",
     start="rollout_trace_pydantic_ai._process:start",
 )
+
+EVALS = About(
+    framework="pydantic-evals",
+    tested=("2.0", "2.62"),
+    module="pydantic_evals",
+    start="rollout_trace_pydantic_ai.evals:start",
+)

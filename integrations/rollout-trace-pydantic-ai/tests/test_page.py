@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from oracle import assert_served
+from oracle import assert_all_served
 from page_blocks import run_blocks
 
 import rollout_trace as rt
@@ -32,4 +32,6 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (None, "gsm8k/18"),
         (1.0, "gsm8k/17"),
     ]
-    assert_served(server, [step for one in found for step in one.steps])
+    evaluated = list(rt.read("evaluated.jsonl"))
+    assert [(one.reward, one.task and one.task.id) for one in evaluated] == [(1.0, "sum")] * 4
+    assert_all_served(server, [*found, *evaluated])

@@ -1,1 +1,1 @@
-"""CrewAI, whose pins agree with nobody's: `make test-agents-crewai`."""
+"""CrewAI, whose pins agree with nobody's save mirascope's: `make test-agents-crewai`."""

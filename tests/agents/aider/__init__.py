@@ -1,0 +1,1 @@
+"""aider, which pins each of its packages: `make test-agents-aider`."""

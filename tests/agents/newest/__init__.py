@@ -1,0 +1,1 @@
+"""Frameworks that fit beside the newest SDK of OpenAI: `make test-agents-newest`."""
