@@ -7,6 +7,7 @@ beside it says what the environment takes. Behind `--` stand arguments of pytest
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -57,18 +58,31 @@ PACKAGES = {
     "mixed": [Path("integrations", f"rollout-trace-{name}") for name in ("langchain", "pydantic-ai", "openai-agents")],
 }
 """What is installed beside the core."""
-# Harbor, whose validator of ATIF is the one to ask, needs it, and so do the SDK of OpenHands and OpenPipe's ART. All
-# peers have the same Python: their times are compared.
-PYTHON_312 = {"consumers-atif", "trainers-python312", "trainers-skyrl", "agents-openhands", *PEERS}
-PYTHON_313 = {"agents-fastagent"}
+# Harbor, whose validator of ATIF is the one to ask, needs 3.12, and so do Agent-lightning, the SDK of OpenHands and
+# OpenPipe's ART. All peers have the same Python: their times are compared.
+PYTHONS = {
+    "3.12": {"consumers-atif", "trainers-python312", "trainers-skyrl", "agents-openhands", *PEERS},
+    "3.13": {"trainers-python313", "agents-fastagent"},
+}
+# NeMo-Gym asks for this one, and runs with any 3.13: uv, which else refuses, is told that it has it.
+SAID = {"trainers-python313": ("--python-version", "3.13.14")}
 # PyTorch comes in many builds, one for each kind of machine: whichever the index has, first and without a hash.
 TORCH = {"consumers-torch", "consumers-tinker", "trainers-skyrl", "trainers-torch"}
 
 
+@functools.cache
+def found(version: str) -> str | None:
+    """A Python of this version: on the path, where pyenv's names run the chosen one alone, or one of pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    for name in (f"python{version}", *map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}")))):
+        if shutil.which(name) and not subprocess.run((name, "-c", ""), capture_output=True).returncode:
+            return name
+    return None
+
+
 def python_of(name: str) -> str | None:
     """The Python of an environment; None for the one that runs this."""
-    wanted = "python3.12" if name in PYTHON_312 else "python3.13" if name in PYTHON_313 else None
-    return wanted if wanted and not subprocess.run((wanted, "-c", ""), capture_output=True).returncode else None
+    return next((found(version) for version, names in PYTHONS.items() if name in names), None)
 
 
 def folder_of(name: str) -> Path:
@@ -102,7 +116,8 @@ def environment(name: str) -> None:
             if name in TORCH:
                 session.install("torch==2.13.0", silent=True)
             # Every package is named: one may hold a release older than another asks for, on purpose.
-            session.install("--no-deps", "--require-hashes", "-r", str(LOCKS[name]), silent=True)
+            said = SAID.get(name, ()) if python_of(name) else ()
+            session.install("--no-deps", "--require-hashes", "-r", str(LOCKS[name]), *said, silent=True)
             if name not in PEERS or name == "peers-ours":
                 packages = [Path(), *PACKAGES.get(name, ())]
                 editable = [word for package in packages for word in ("-e", f"./{package}")]

@@ -1,6 +1,6 @@
 """NeMo-Gym: rollouts, as its servers collect them and NeMo-RL trains on them.
 
-Shapes: nemo-gym 0.4.0, ``BaseVerifyResponse`` in ``nemo_gym/base_resources_server.py`` and the items for training in
+Shapes: nemo-gym 0.7.0, ``BaseVerifyResponse`` in ``nemo_gym/base_resources_server.py`` and the items for training in
 ``nemo_gym/openai_utils.py``.
 """
 

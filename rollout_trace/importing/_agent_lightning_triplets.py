@@ -1,4 +1,4 @@
-"""Triplets of Agent-lightning 0.3, and the rows of its datasets of turns."""
+"""Triplets of Agent-lightning, and the rows of its datasets of turns."""
 
 from __future__ import annotations
 
@@ -158,11 +158,11 @@ def _version(metadata: Fields) -> str | int | None:
 
 def _logprobs(fields: Fields) -> list[float | None] | None:
     """One logprob for each token: numbers, or objects of OpenAI's with a ``logprob``."""
-    values = fields.items("logprobs")
+    name = "log_probs" if "log_probs" in fields.values else "logprobs"  # Those of 1.0, and of 0.3.
+    values = fields.items(name)
     if values and all(isinstance(one, dict) for one in values):
-        found = [one.number("logprob") if _is_finite(one) else _wild(one) for one in fields.objects("logprobs")]
-        return found
-    return fields.numbers("logprobs")
+        return [one.number("logprob") if _is_finite(one) else _wild(one) for one in fields.objects(name)]
+    return fields.numbers(name)
 
 
 def _is_finite(one: Fields) -> bool:

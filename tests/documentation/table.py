@@ -18,7 +18,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/export.md", "NeMo-RL"): "tests/consumers/torch/test_export_page.py",
     ("docs/export.md", "AReaL"): "tests/trainers/torch/test_areal.py",
     ("docs/export.md", "OpenPipe ART"): "tests/trainers/python312/test_art.py",
-    ("docs/export.md", "Agent-lightning"): "tests/consumers/readers/test_agent_lightning.py",
+    ("docs/export.md", "Agent-lightning"): "tests/trainers/skyrl/test_agent_lightning.py",
     ("docs/export.md", "OpenEnv"): "tests/consumers/openenv/test_openenv.py",
     ("docs/export.md", "Tinker"): "tests/consumers/tinker/test_tinker.py",
     ("docs/filter.md", "Expressions"): "tests/documentation/test_expressions.py",

@@ -21,7 +21,7 @@ def calls(name: str, runs: Any) -> list[tuple[list[int], list[int], list[float]]
     rows = getattr(export, name)(runs, report=ExportReport())
     if name == "agent_lightning":
         parts = [(one["prompt"]["token_ids"], one["response"]) for row in rows for one in row["triplets"]]
-        return [(prompt, answer["token_ids"], answer["logprobs"]) for prompt, answer in parts]
+        return [(prompt, answer["token_ids"], answer["log_probs"]) for prompt, answer in parts]
     if name == "art":
         runs_ = [run for group in rows for run in group["trajectories"]]
         answers = [one["response"] for run in runs_ for one in run["exchanges"]["chat_completions"]]
