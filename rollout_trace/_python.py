@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,6 +68,8 @@ def without_interrupts() -> Iterator[None]:
 
     Nothing is changed where signals cannot be blocked.
     """
+    import signal
+
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -381,11 +381,8 @@ class Step:
         stored = {name: get(self, Step) for name, get, _ in _GETTERS}
         return {name: stored[name] for name, _, default in _GETTERS if stored[name] is not default}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # A pickle or a deep copy restores arrays and lists as ones that can be changed.
-        arrays = {name: readonly(state[name]) for name in _ARRAYS & state.keys() if hasattr(state[name], "flags")}
-        lists = {name: FrozenList(state[name]) for name in _LISTS & state.keys() if type(state[name]) is list}
-        _fill(self, {**state, **arrays, **lists})
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.__getstate__(),)
 
 
 _USER_FIELDS = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost"})
@@ -446,18 +443,14 @@ def shared(step: Step, name: str) -> Any:
     return _SLOTS[name].__get__(step, Step)
 
 
-_SLOTS.update({name: Step.__dict__[name] for name in (*STEP_FIELDS, "_sealed") if name not in _SLOTS})
-_SETTERS = {name: slot.__set__ for name, slot in _SLOTS.items()}
-_DEFAULTS: list[tuple[str, Any, Any]] = [
-    (item.name, _SETTERS[item.name], item.default) for item in fields(Step) if item.name != "_sealed"
-]
+_SLOTS.update({name: Step.__dict__[name] for name in STEP_FIELDS if name not in _SLOTS})
 _ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs", "prompt_logprobs", "routed_experts"})
 _LISTS = frozenset({"messages", "tools", "advantage"})
 _GETTERS = [(item.name, _SLOTS[item.name].__get__, item.default) for item in fields(Step) if item.name != "_sealed"]
 
 
-def _maker(kind: type[T], **defaults: Any) -> Callable[..., T]:
-    """Makes objects of a dataclass with slots without its conversions and checks, several times as fast.
+def maker(kind: type[T], **defaults: Any) -> Callable[..., T]:
+    """Makes records of a dataclass with slots without its conversions and checks, several times as fast.
 
     Setting the fields of a frozen class, or of one with ``__setattr__``, costs a call for each. An object of a class
     that has the same slots and neither, becomes one of this class. ``defaults``: in place of those of the class.
@@ -466,19 +459,22 @@ def _maker(kind: type[T], **defaults: Any) -> Callable[..., T]:
     def become(made: Any) -> None:
         made.__class__ = kind
 
-    given = {item.name: item.default for item in fields(kind)} | defaults  # type: ignore[arg-type]
-    items = [(name, Any, field(default=default)) for name, default in given.items()]
+    items = [
+        (item.name, Any, field(default=defaults.get(item.name, item.default), default_factory=item.default_factory))
+        for item in fields(kind)  # type: ignore[arg-type]
+    ]
+    bases, namespace = kind.__bases__, {"__post_init__": become}
     made_of = make_dataclass(
-        kind.__name__, items, namespace={"__post_init__": become}, slots=True, kw_only=True, eq=False, repr=False
+        kind.__name__, items, bases=bases, namespace=namespace, slots=True, kw_only=True, eq=False, repr=False
     )
     return cast("Callable[..., T]", made_of)
 
 
-new_completion = _maker(Completion)
-new_usage = _maker(Usage)
-new_attempt = _maker(Attempt)
+new_completion = maker(Completion)
+new_usage = maker(Usage)
+new_attempt = maker(Attempt)
 """``duration`` must be rounded."""
-_new_step = _maker(Step, _sealed=True)
+_new_step = maker(Step, _sealed=True)
 
 
 def new_step(values: dict[str, Any]) -> Step:
@@ -489,19 +485,11 @@ def new_step(values: dict[str, Any]) -> Step:
     return _new_step(**values)
 
 
-def _fill(step: Step, values: dict[str, Any]) -> None:
-    get = values.get
-    for name, put, default in _DEFAULTS:
-        put(step, get(name, default))
-    if not values.keys() <= _SETTERS.keys():
-        raise KeyError(*(values.keys() - _SETTERS.keys()))
-    _SETTERS["_sealed"](step, True)
-
-
-def add_facts(step: Step, values: dict[str, Any]) -> None:
-    """Sets fields of a step that was just made, under the conditions of ``new_step``. For the recorder."""
-    for name, value in values.items():
-        _SETTERS[name](step, value)
+def _restored(state: dict[str, Any]) -> Step:
+    # A pickle or a deep copy restores arrays and lists as ones that can be changed.
+    arrays = {name: readonly(state[name]) for name in _ARRAYS & state.keys() if hasattr(state[name], "flags")}
+    lists = {name: FrozenList(state[name]) for name in _LISTS & state.keys() if type(state[name]) is list}
+    return _new_step(**{**state, **arrays, **lists})
 
 
 def amend(step: Step, **values: Any) -> None:

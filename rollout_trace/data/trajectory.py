@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
 from rollout_trace.data import costs, user_values
-from rollout_trace.data.model import Cost, ErrorInfo, Step, Task, ToolRun, new_id
+from rollout_trace.data.model import Cost, ErrorInfo, Step, Task, ToolRun, maker, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -313,8 +313,9 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "exchanges": lambda value, _: tuple(value),
 }
 
-_FIELDS = tuple((item.name, item.default, item.default_factory) for item in fields(Trajectory))
-TRAJECTORY_FIELDS = tuple(item.name for item in fields(Trajectory) if not item.name.startswith("_"))
+_FIELDS = tuple(item.name for item in fields(Trajectory))
+TRAJECTORY_FIELDS = tuple(name for name in _FIELDS if not name.startswith("_"))
+_new_trajectory = maker(Trajectory)
 
 
 def _incomplete(trajectory: Trajectory) -> StepSource | None:
@@ -336,7 +337,7 @@ _SLOTS: dict[str, Any] = {
 
 
 def _define_completed_fields() -> None:
-    steps, tool_runs, environment, exchanges = _SLOTS.values()
+    steps, tool_runs = _SLOTS["steps"], _SLOTS["tool_runs"]
 
     def get_steps(trajectory: Trajectory) -> list[Step]:
         source = _incomplete(trajectory)
@@ -357,42 +358,34 @@ def _define_completed_fields() -> None:
         found: list[ToolRun] = tool_runs.__get__(trajectory, Trajectory)
         return found
 
-    def get_environment(trajectory: Trajectory) -> dict[str, Any] | None:
-        value = environment.__get__(trajectory, Trajectory)
-        if callable(value):
-            # Collected now, which takes up to 50 ms once a process: not when a trajectory opens, on an agent's path.
-            value = value()
-            environment.__set__(trajectory, value)
-        return value  # type: ignore[no-any-return]
-
-    def get_exchanges(trajectory: Trajectory) -> tuple[Exchange, ...]:
-        value = exchanges.__get__(trajectory, Trajectory)
-        if callable(value):
-            # Of a file. Made now: each request is whole, which in memory is the square of what the line has.
-            value = value()
-            exchanges.__set__(trajectory, value)
-        return value  # type: ignore[no-any-return]
-
     # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Trajectory, "steps", property(get_steps, set_steps))  # noqa: B010 - a plain assignment is a type error
     setattr(Trajectory, "tool_runs", property(get_tool_runs, tool_runs.__set__))  # noqa: B010
-    setattr(Trajectory, "environment", property(get_environment, environment.__set__))  # noqa: B010
-    setattr(Trajectory, "exchanges", property(get_exchanges, exchanges.__set__))  # noqa: B010
+    # The first takes up to 50 ms once a process: not when a trajectory opens, on an agent's path. In the second, of a
+    # file, each request is whole, which in memory is the square of what the line has.
+    for name in ("environment", "exchanges"):
+        setattr(Trajectory, name, _made_when_read(_SLOTS[name]))
+
+
+def _made_when_read(slot: Any) -> property:
+    """A property whose slot may hold a function that makes its value."""
+
+    def get(trajectory: Trajectory) -> Any:
+        value = slot.__get__(trajectory, Trajectory)
+        if callable(value):
+            value = value()
+            slot.__set__(trajectory, value)
+        return value
+
+    return property(get, slot.__set__)
 
 
 _define_completed_fields()
-_SETTERS = tuple(
-    (name, _SLOTS.get(name, Trajectory.__dict__[name]).__set__, default, factory) for name, default, factory in _FIELDS
-)
-"""Name, setter of the storage, default and default factory of each field."""
 
 
 def with_values(trajectory: Trajectory, values: Mapping[str, Any]) -> Trajectory:
     """A copy of a complete trajectory with other values of some fields, unchecked. It has the same recorder."""
-    copied = object.__new__(Trajectory)
-    for name, _, _ in _FIELDS:
-        object.__setattr__(copied, name, values[name] if name in values else getattr(trajectory, name))
-    return copied
+    return new_trajectory({**{name: getattr(trajectory, name) for name in _FIELDS if name not in values}, **values})
 
 
 def stored_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
@@ -411,9 +404,7 @@ def environment_so_far(trajectory: Trajectory) -> dict[str, Any] | None:
 def new_trajectory(values: dict[str, Any]) -> Trajectory:
     """A trajectory with these fields, unchecked. For the recorder, and the reader: old files may hold values that are
     refused today."""
-    trajectory = object.__new__(Trajectory)
-    for name, put, default, factory in _SETTERS:
-        put(trajectory, values[name] if name in values else default if factory is MISSING else factory())
+    trajectory = _new_trajectory(**values)
     for name, kind in (("rewards", user_values.Rewards), ("metrics", user_values.Metrics)):
         if values.get(name) is not None:
             # `dict.update`, because the class's own method checks the values.

@@ -19,7 +19,6 @@ from rollout_trace.data.model import (
     Step,
     StepStatus,
     TokenIssue,
-    add_facts,
     amend,
     new_attempt,
     new_step,
@@ -161,9 +160,9 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
         "status": status,
         "error": error,
     }
-    add_facts(step, facts)
+    amend(step, **facts)
     if shared(step, "logprobs") is not None:
-        add_facts(step, {"logprobs_mode": call.settings.logprobs_mode or _mode(step)})
+        amend(step, logprobs_mode=call.settings.logprobs_mode or _mode(step))
     if step.token_issue is not None and step.token_issue.code == "ids_missing":
         _explain_missing(step, call)
     if call.faults:
@@ -176,7 +175,7 @@ def _add_header_cost(step: Step, call: Call, *, streamed: bool) -> None:
     amount = None if header is None else amount_in(header)
     # Headers come before a stream: there a zero says that the cost was not known yet.
     if amount is not None and (amount or not streamed) and provider_cost(step) is None:
-        add_facts(step, {"cost": Cost(amount=amount, source="provider")})
+        amend(step, cost=Cost(amount=amount, source="provider"))
 
 
 def _mode(step: Step) -> LogprobsMode | None:
