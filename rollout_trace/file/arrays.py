@@ -19,7 +19,7 @@ from rollout_trace.data.extras import TopTokenRows
 from rollout_trace.data.model import STORED, Step, amend, shared
 from rollout_trace.data.rows import Block, RowSpan, RowStore
 from rollout_trace.data.tokens import readonly
-from rollout_trace.file.ranges import merged
+from rollout_trace.file.distinct import merged
 
 if TYPE_CHECKING:
     from rollout_trace.data.rows import AnyArray, Run

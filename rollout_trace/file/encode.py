@@ -11,15 +11,14 @@ import orjson
 from rollout_trace import credentials
 from rollout_trace._pace import give_way, in_slices
 from rollout_trace.data.extras import JSONText
-from rollout_trace.data.model import STORED, Step, ToolRun
-from rollout_trace.file import fields
+from rollout_trace.data.model import STORED, Step
 from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.exchanges import encode_exchanges
 from rollout_trace.file.extras import extras_of, json_line
+from rollout_trace.file.fields import Given, step_json, tool_run_json, trajectory_json, warn_not_finite
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
-from rollout_trace.file.step_json import Given, steps_json
 
 if TYPE_CHECKING:
     from rollout_trace.data.rows import AnyArray
@@ -74,18 +73,11 @@ def _line(trajectory: Trajectory) -> tuple[bytes, DistinctRows]:
     """The line of a trajectory without exchanges and arrays, and the arrays that it refers to."""
     tables, rows = _tables(trajectory.steps)
     give_way()
-    parts = [dumps(trajectory_record(trajectory))[:-1]]
+    parts = [trajectory_json(trajectory)[:-1]]
     for name, text in tables.items():
         parts += (b',"%s":' % name.encode(), text)
-    runs = trajectory.tool_runs
-    parts += (b',"tool_runs":', _json([fields.tool_run(run, {}) for run in runs]) if runs else b"[]", b"}\n")
+    parts += (b',"tool_runs":[', b",".join(map(tool_run_json, trajectory.tool_runs)), b"]}\n")
     return b"".join(parts), rows
-
-
-def _json(value: Any) -> bytes:
-    """The JSON of a field of a line."""
-    # Inside of a list as deep as in the line: what is nested too deeply is cut.
-    return dumps([value])[1:-1]
 
 
 PARTS = ("messages", "tools", "segments", "steps")
@@ -112,9 +104,7 @@ def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
         given.append((index, sent_rows, None if offered is None else tools.add(offered), record))
     _prepare_logprobs(steps, [one[3] for one in given])
     give_way()
-    data = steps_json(steps, given)
-    if data is None:
-        data = _json(list(map(step_record, steps, given)))
+    data = b"[%s]" % b",".join(map(step_json, steps, given))
     return dict(zip(PARTS, (messages.table(), tools.table(), dumps(tokens.table()), data), strict=True)), rows
 
 
@@ -132,23 +122,6 @@ _stored_of = attrgetter(
                      "token_texts")
     )
 )  # fmt: skip
-
-
-def step_record(step: Step, given: Given) -> dict[str, Any]:
-    """The record of a step, with whatever its fields hold."""
-    index, messages, tools, tokens = given
-    values = {"index": index, "messages": messages, "tools": tools, "tokens": tokens or None}
-    return fields.step(step, {name: value for name, value in values.items() if value is not None})
-
-
-def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
-    """The fields of a trajectory as its line has them, without steps and tool runs."""
-    return fields.trajectory(trajectory, {"schema": SCHEMA})
-
-
-def tool_run_record(run: ToolRun) -> dict[str, Any]:
-    """A tool run as its line has it."""
-    return fields.tool_run(run, {})
 
 
 def in_parts(steps: list[Step]) -> list[bytes]:
@@ -233,7 +206,7 @@ def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) 
         for step, tokens in zip(steps, records, strict=True)
         if "logprobs" in tokens
     ):
-        fields.warn_not_finite("a logprob", float(np.add.reduce(values, dtype=np.float64)))
+        warn_not_finite("a logprob", float(np.add.reduce(values, dtype=np.float64)))
     if np.count_nonzero(np.abs(values) == _MISROUNDED):
         for tokens in records:
             if "logprobs" in tokens:

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rollout_trace import credentials, guard
 from rollout_trace.data.exchange import Exchange, Outcome
-from rollout_trace.file.bodies import BadBody, body_bytes, body_record
 from rollout_trace.file.difference import Difference, difference
-from rollout_trace.file.plain import dumps
-from rollout_trace.file.times import from_milliseconds, milliseconds, time_text
+from rollout_trace.file.plain import (
+    BadBody,
+    body_bytes,
+    body_record,
+    dumps,
+    from_milliseconds,
+    milliseconds,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from rollout_trace.file.records import ExchangeRecord

@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
-from uuid import uuid4
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address, is_file, size_of
 from rollout_trace.file.compression import compressor
-from rollout_trace.file.decode import on_a_fresh_stack
-from rollout_trace.file.fold import steps_missing
+from rollout_trace.file.copies import CarriedMedia, missing_media, steps_missing
+from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.lines import SplitLine, lines
 from rollout_trace.file.media import MissingMedia
-from rollout_trace.file.merge_media import CarriedMedia, missing_media
 from rollout_trace.file.notes import SUFFIX, is_notes_file, merge_notes, note_lines, notes_path
 from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
 from rollout_trace.file.records import NoteRecord
+from rollout_trace.file.replacing import replacing
 from rollout_trace.file.writer import check_path
 
 
@@ -110,7 +109,8 @@ def merge(
     )
     media = CarriedMedia(target)
     try:
-        write_whole(target, mode_of(files), lambda file: _write(file, plan, media, compress, report))
+        with replacing(target, bits=mode_of(files) | 0o600) as file:
+            _write(file, plan, media, compress, report)
     except BaseException:
         media.remove()
         raise
@@ -201,10 +201,7 @@ def _folded(media: CarriedMedia, line: bytes, note: NoteRecord, path: str, numbe
         return media.folded(line, note, path), steps_missing(line, note)
 
     try:
-        try:
-            folded, missing = fold()
-        except RecursionError:
-            folded, missing = on_a_fresh_stack(fold)
+        folded, missing = at_any_depth(fold)
     except MissingMedia as error:
         raise FormatError(f"{path}, line {number}, {error}") from error
     report.unmatched_steps += missing
@@ -254,19 +251,3 @@ def mode_of(files: list[str]) -> int:
             continue
         mode &= stat.S_IMODE(os.stat(path).st_mode)
     return mode
-
-
-def write_whole(target: Path, mode: int, write: Callable[[BinaryIO], None]) -> None:
-    """Writes a file aside and renames it, so that nobody sees a part of it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / f".{target.name}.{uuid4().hex}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    try:
-        with open(os.open(temporary, flags, mode | 0o600), "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())  # The old files may be removed next.
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, TypeAlias
 from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, shown, to_local
-from rollout_trace.file.decode import BadLine, build, on_a_fresh_stack, parse
-from rollout_trace.file.kinds import is_history_file, refuse_special_file
+from rollout_trace.file.addresses import (
+    has_magic,
+    is_address,
+    is_history_file,
+    join,
+    matching,
+    names_in,
+    refuse_special_file,
+    shown,
+    to_local,
+)
+from rollout_trace.file.decode import build, parse
+from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
 from rollout_trace.file.media import MissingMedia, parse_restored
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
@@ -270,14 +280,12 @@ def _parse_line(path: str, number: int, line: bytes | Damaged, media: ReadMedia)
     if isinstance(line, Damaged):
         raise FormatError(f"{place}: {line}")
     try:
-        try:
-            return _decode_line(path, line, media)
-        except RecursionError:
-            # The limit counts the caller's frames too: whether a line can be read must not depend on them.
-            return on_a_fresh_stack(_decode_line, path, line, media)
-    except (BadLine, MissingMedia) as error:
-        where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
-        raise FormatError(where) from error
+        parsed = at_any_depth(parse, line) if media == "keep" else at_any_depth(parse_restored, line, path)
+        return at_any_depth(build, parsed)
+    except MissingMedia as error:
+        raise FormatError(f"{place}, {error}") from error
+    except BadLine as error:
+        raise error.at(place) from error
 
 
 def _foreign_file_error(path: str, line: bytes | Damaged, error: FormatError) -> FormatError:
@@ -287,10 +295,6 @@ def _foreign_file_error(path: str, line: bytes | Damaged, error: FormatError) ->
     foreign = FormatError(f"{path} is no rollout file, as rt.recording() writes them: {error}")
     foreign.__cause__ = error.__cause__
     return foreign
-
-
-def _decode_line(path: str, line: bytes, media: ReadMedia) -> Trajectory:
-    return build(parse(line) if media == "keep" else parse_restored(line, path))
 
 
 def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:

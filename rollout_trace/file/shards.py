@@ -19,7 +19,7 @@ from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file import journal_lock
 from rollout_trace.file.addresses import shown
-from rollout_trace.file.modes import create, make_folder
+from rollout_trace.file.replacing import create, make_folder
 from rollout_trace.file.writer import JSONLWriter, Line
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import msgspec
 
 from rollout_trace.file import journal_lock
 from rollout_trace.file.addresses import shown
-from rollout_trace.file.modes import make_folder
 from rollout_trace.file.plain import dumps
+from rollout_trace.file.replacing import make_folder
 from rollout_trace.file.shards import host_label, is_shard_name
 
 ROOT = "ROLLOUT_TRACE_SPOOL"

@@ -20,7 +20,7 @@ from rollout_trace.file.append import AppendedFile, AppendError
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
-from rollout_trace.file.modes import check_permissions
+from rollout_trace.file.replacing import check_permissions
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
