@@ -71,7 +71,7 @@ _NOT_SHOWN = re.compile(r"//[^/@\s]*@")
 
 
 def is_address(path: object) -> bool:
-    """Whether a path is an address for fsspec. ``file://`` is none: it names a local path, see ``to_local``."""
+    """Tells whether a path is an address for fsspec. ``file://`` is none: it names a local path, see ``to_local``."""
     return isinstance(path, str) and _ADDRESS.match(path) is not None and not _is_local(path)
 
 
@@ -97,7 +97,7 @@ def to_local(path: str | os.PathLike[str]) -> str:
 
 
 def is_folder_target(target: str | os.PathLike[str]) -> bool:
-    """Whether an output is a folder of shards: an address, a folder that exists, or a path that ends with a slash."""
+    """Tells whether an output is a folder of shards: an address, a folder, or a path that ends with a slash."""
     text = to_local(target)
     return is_address(text) or text.endswith(("/", os.sep)) or os.path.isdir(text)
 
@@ -162,7 +162,7 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def is_file(path: str) -> bool:
-    """Whether there is such a file.
+    """Tells whether there is such a file.
 
     Raises:
         OSError: at an address, it cannot be found out.
@@ -190,7 +190,7 @@ def size_of(address: str) -> int:
 
 
 def has_magic(path: str) -> bool:
-    """Whether a path is a pattern."""
+    """Tells whether a path is a pattern."""
     return _MAGIC.search(path) is not None if is_address(path) else local_glob.has_magic(path)
 
 

@@ -69,7 +69,7 @@ def steps_missing(line: bytes, note: NoteRecord) -> list[str]:
 
 
 def _places(steps: list[dict[str, Any]], note: NoteRecord) -> list[int | None]:
-    """Where the steps that a note names stand in a line; None for one that is not there."""
+    """Finds the steps that a note names in a line; None for one that is not there."""
     by_id = {_value(step["id"]): at for at, step in enumerate(steps)}
     indices = [_value(step.get("index")) for step in steps]
     by_index = {at if index is None else index: at for at, index in enumerate(indices)}
@@ -137,12 +137,12 @@ def _as_fragments(value: Any, depth: int = 5) -> Any:
     return value
 
 
-class Line(Protocol):
-    """A line of a file."""
+class NotedLine(Protocol):
+    """A line of a file, and what was noted of its trajectory."""
 
     @property
     def path(self) -> str:
-        """Of its file."""
+        """The path of its file."""
 
     @property
     def number(self) -> int:
@@ -150,10 +150,14 @@ class Line(Protocol):
 
     @property
     def data(self) -> bytes:
-        """Without its newline, and without what was noted of its trajectory."""
+        """Without its newline and its note."""
+
+    @property
+    def note(self) -> NoteRecord | None:
+        """The note."""
 
 
-def missing_media(line: Line) -> FormatError | None:
+def missing_media(line: NotedLine) -> FormatError | None:
     """The error of a line whose media are not all in their folder, by name and size; their bytes are not read."""
     for name, size in references(line.data).items():
         place = folder_of(line.path) / name
@@ -210,14 +214,6 @@ def _link_or_copy(source: Path, target: Path) -> None:
             shutil.copyfileobj(file, copy)
 
 
-class NotedLine(Line, Protocol):
-    """A line, and what was noted of its trajectory."""
-
-    @property
-    def note(self) -> NoteRecord | None:
-        """The note."""
-
-
 def copy_lines(target: Path, mode: int, copy: Callable[[Callable[[NotedLine], None]], object]) -> None:
     """Writes a file of copied lines, with their media, notes folded in. It appears whole under its name, or not at all.
 
@@ -271,7 +267,7 @@ def _inlined(line: NotedLine) -> bytes:
 
 
 def _placed(line: NotedLine, make: Callable[[], bytes]) -> bytes:
-    """What ``make`` gives; its errors say which line it is."""
+    """Calls ``make``; its errors say which line it is."""
     try:
         return at_any_depth(make)
     except MissingMedia as error:

@@ -200,7 +200,7 @@ class DistinctValues:
         return indices
 
     def _lengths_of(self, items: list[Any]) -> list[int]:
-        """How many items of a list each step uses, in ascending order."""
+        """Counts the items of a list that each step uses, in ascending order."""
         if self._lengths is None:
             self._lengths = {}
             for values in self._lists:
@@ -306,7 +306,7 @@ class DistinctTokens:
 
 
 def _are_consecutive(prompt: Any, completion: Any) -> bool:
-    """Whether prompt and completion are spans of one sequence, the prompt from 0 and the completion right after it."""
+    """Tells whether prompt and completion are spans of one sequence: from 0, and right after each other."""
     if prompt is None or completion is None:
         only = completion if prompt is None else prompt
         return isinstance(only, Span) and only.start == 0

@@ -21,7 +21,6 @@ from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
 
 if TYPE_CHECKING:
-    from rollout_trace.data.rows import AnyArray
     from rollout_trace.data.token_texts import PackedTexts
     from rollout_trace.data.trajectory import Trajectory
 
@@ -109,7 +108,7 @@ def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
 
 
 def _stored(step: Step) -> tuple[Any, ...]:
-    """What ``shared`` returns of the fields that the tables of a line hold."""
+    """Returns the stored forms (as ``shared``) of the fields that the tables of a line hold."""
     if not isinstance(step, Step):
         raise TypeError(f"expected Step, got {step!r}. Make one with rollout_trace.Step(...).")
     return _stored_of(step)
@@ -132,7 +131,9 @@ def in_parts(steps: list[Step]) -> list[bytes]:
     tables, rows = _tables(steps)
     parts = list(tables.values())
     if not rows.is_empty:
-        parts += [dumps([_shape_last(array) for array in rows.table(name)]) for name in ROWS]
+        for name in ROWS:
+            records = map(fragment, rows.table(name))
+            parts.append(dumps([{key: one[key] for key in ("dtype", "data", "shape")} for one in records]))
     return parts
 
 
@@ -147,11 +148,6 @@ def from_parts(parts: list[bytes]) -> bytes:
     members = [b'"%s":%s' % (name.encode(), text) for name, text in zip(PARTS, parts, strict=False)]
     arrays = b",".join(text[1:-1] for text in parts[len(PARTS) :] if text != b"[]")
     return b'{"schema":"%s","id":"",%s,"arrays":[%s]}' % (SCHEMA.encode(), b",".join(members), arrays)
-
-
-def _shape_last(array: AnyArray) -> dict[str, Any]:
-    record = fragment(array)
-    return {name: record[name] for name in ("dtype", "data", "shape")}
 
 
 def _tokens(step: Step, tokens: DistinctTokens, stored: tuple[Any, ...]) -> dict[str, Any]:
@@ -214,6 +210,6 @@ def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) 
 
 
 def _has_missing_logprobs(step: Step) -> bool:
-    """Whether the step's issue is missing logprobs, which are NaN in memory and null in files: no warning is needed."""
+    """Tells whether the issue is missing logprobs, which are NaN in memory and null in files: no warning is needed."""
     issue = step.token_issue
     return issue is not None and issue.code == "logprobs_incomplete"

@@ -99,4 +99,4 @@ def _decoded(line: bytes) -> Trajectory | None:
 
 
 def _ignore(problem: object) -> None:
-    """What cannot be read is left where it is; who reads all of the output says so."""
+    """Leaves what cannot be read where it is; who reads all of the output says so."""

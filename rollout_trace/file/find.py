@@ -34,7 +34,7 @@ class TaskHead(Record):
 
 
 class TrajectoryHead(Record):
-    """What a trajectory is looked up by."""
+    """The fields by which a trajectory is looked up."""
 
     schema: str
     id: str
@@ -88,7 +88,7 @@ _SHORT = 4096
 
 
 class FoundHead(TrajectoryHead):
-    """What a trajectory is found by, and what a list of several found ones shows."""
+    """The fields by which a trajectory is found, and those that a list of several shows."""
 
     name: str = "agent"
     episode_id: str | None = None
@@ -208,7 +208,7 @@ def with_id(paths: Sequence[str], wanted: str) -> list[Found]:
 
 
 def _with_beginning(paths: Sequence[str], wanted: str) -> list[Found]:
-    """What ``with_id`` returns for an id, or its beginning. Of each line only the beginning is looked at.
+    """Finds what ``with_id`` returns for an id, or its beginning. Of each line only the beginning is looked at.
 
     Empty where there is none, and where a line does not begin as this library writes it.
     """
@@ -220,7 +220,11 @@ def _with_beginning(paths: Sequence[str], wanted: str) -> list[Found]:
         for offset, own in _ids_of(path):
             if own is None:
                 return []
-            found = found_in(path, (offset, None, _line_from(path, offset))) if own.startswith(text) else None
+            if not own.startswith(text):
+                continue
+            with open(path, "rb") as file:
+                file.seek(offset)
+                found = found_in(path, (offset, None, stripped(file.readline())))
             if found is None:
                 continue
             if found.head.id == wanted:
@@ -251,12 +255,6 @@ def _ids_of(path: str) -> Iterator[tuple[int, bytes | None]]:
                 end = block.find(b"\n", at, size)
                 at, is_inside = end + 1, end < 0
             base += size
-
-
-def _line_from(path: str, offset: int) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(offset)
-        return stripped(file.readline())
 
 
 def of_episode(paths: Sequence[str], episode_id: str) -> list[Found]:
@@ -292,7 +290,7 @@ def _needle(text: str) -> bytes:
 
 
 def is_plain(path: str) -> bool:
-    """Whether the lines of a file can be searched in place: it is a local one, not compressed and not empty."""
+    """Tells whether the lines of a file can be searched in place: it is a local one, not compressed and not empty."""
     if is_address(path) or not os.path.isfile(path) or not os.path.getsize(path):
         return False
     with open(path, "rb") as file:

@@ -39,7 +39,7 @@ def lines(path: str, start: Place | None = None) -> Iterator[tuple[int, bytes | 
 
 
 class Place(NamedTuple):
-    """Where a line begins in a file."""
+    """The place at which a line begins in a file."""
 
     member: int = 0
     """Offset in the file of a compressed member; 0 where the file is plain."""
@@ -87,17 +87,17 @@ class NumberedLines:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the file is compressed."""
+        """Tells whether the file is compressed."""
         return self._members is not None
 
     @property
     def place(self) -> Place:
-        """Where the line begins that was yielded last."""
+        """The place of the line that was yielded last."""
         return self._place(self._begin, self._number)
 
     @property
     def rest(self) -> Place:
-        """Where reading goes on when the file has grown: behind the last line that ended with a newline.
+        """The place at which reading goes on when the file has grown: behind the last line that ended with a newline.
 
         What was yielded with this number or a higher one lacked its end, or was damaged, and is yielded anew then.
         """
@@ -246,7 +246,7 @@ class _Pending:
             self._buffer = BytesIO()
 
     def line(self, seam: int) -> bytes | Damaged:
-        """What was added, as a line; ``seam``: offset of its last compressed member."""
+        """Returns what was added, as a line; ``seam``: offset of its last compressed member."""
         if self._problem is not None:
             return Damaged(*self._problem)
         line = b"" if self._buffer is None else self._buffer.getvalue().rstrip()

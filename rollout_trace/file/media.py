@@ -196,7 +196,7 @@ def references(line: bytes) -> dict[str, int]:
 
 
 def media_problems(line: bytes, folder: str | os.PathLike[str]) -> Iterator[MissingMedia]:
-    """What ``restore`` would raise, for each of the media of a line."""
+    """Yields what ``restore`` would raise, for each of the media of a line."""
     mark = _mark_of(line)
     seen: set[bytes] = set()
     for match in () if mark is None else re.finditer(_REFERENCE % re.escape(mark), line):

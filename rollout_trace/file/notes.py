@@ -53,7 +53,7 @@ def _holds_trajectories(path: str) -> bool:
 
 
 def merge_notes(earlier: NoteRecord | None, later: NoteRecord) -> NoteRecord:
-    """One note with the values of both; those of the later one win."""
+    """Merges two notes; the values of the later one win."""
     if earlier is None:
         return later
     scored = later.reward is not None or bool(later.rewards)
@@ -159,7 +159,7 @@ class Notes:
         self._without_step += [f"{one} of trajectory {brief(trajectory.id)}" for one in missing]
 
     def unmatched(self) -> list[str]:
-        """What the notes name and no trajectory so far had: ``trajectory 'a'``, ``step 3 of trajectory 'b'``."""
+        """Lists what the notes name and no trajectory so far had: ``trajectory 'a'``, ``step 3 of trajectory 'b'``."""
         missing = [f"trajectory {brief(one)}" for one in self._by_id if one not in self._found]
         return [*missing, *dict.fromkeys(self._without_step)]
 

@@ -80,7 +80,7 @@ def _line_ends(data: mmap.mmap) -> Iterator[int]:
 
 
 def _frame_ends(data: mmap.mmap) -> Iterator[int]:
-    """Where frames end; nothing more from the first place on that is no whole frame."""
+    """Yields where frames end; nothing more from the first place on that is no whole frame."""
     at, held = 0, 0
     while at < len(data):
         try:
@@ -121,7 +121,7 @@ def _frame(data: Any, at: int) -> tuple[int | None, int]:
 
 
 class PackedLine(msgspec.Struct, array_like=True, gc=False):
-    """One line."""
+    """A line."""
 
     number: int
     """From 1, in its part of the file."""
@@ -134,7 +134,7 @@ class PackedLine(msgspec.Struct, array_like=True, gc=False):
 
 
 class Batch(msgspec.Struct, array_like=True, gc=False):
-    """What one message has: lines that follow each other."""
+    """The contents of a message: lines that follow each other."""
 
     lines: list[PackedLine]
     newlines: int = 0
@@ -152,7 +152,8 @@ _decoder = msgspec.msgpack.Decoder(Batch)
 def packed_line(number: int, parsed: Parsed) -> PackedLine | None:
     """A line as it is sent; None where its values would not arrive as they are."""
     record = parsed.record
-    if not all(map(_is_kept, _times(record))):
+    # Times of other zones would arrive as the same moment in UTC.
+    if not all(time is None or time.tzinfo is timezone.utc for time in _times(record)):
         return None
     for segment in record.segments:
         segment.ids = []
@@ -177,11 +178,6 @@ def _times(record: TrajectoryRecord) -> Iterable[datetime | None]:
         yield run.started_at
     for exchange in record.exchanges:
         yield exchange.started_at
-
-
-def _is_kept(time: datetime | None) -> bool:
-    # Times of other zones would arrive as the same moment in UTC.
-    return time is None or time.tzinfo is timezone.utc
 
 
 def to_bytes(batch: Batch) -> bytes:
@@ -221,7 +217,7 @@ _BEGIN = b"\0rollout_trace reads\0"
 
 
 class Wanted(msgspec.Struct, array_like=True):
-    """What a process is asked to read."""
+    """A part that a process is asked to read."""
 
     path: bytes
     """As the file system has it: a name may be no text."""

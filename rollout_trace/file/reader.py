@@ -122,7 +122,11 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _read_files(self, workers: int) -> Iterator[Trajectory]:
         # Not before the first one is asked for.
-        pool = None if workers == 1 else _pool(self.paths, workers, self._media)
+        pool = None
+        if workers != 1:
+            from rollout_trace.file.parallel import Workers
+
+            pool = Workers(self.paths, workers, has_media=self._media == "restore")
         try:
             for at, path in enumerate(self.paths):
                 notes = self._notes.of(path)
@@ -269,12 +273,6 @@ class _NotesOfFiles:
         guard.warn(f"{matches} nothing in the files read{perhaps}: {', '.join(self._unmatched)}{more}")
 
 
-def _pool(paths: list[str], workers: int, media: ReadMedia) -> Workers:
-    from rollout_trace.file.parallel import Workers
-
-    return Workers(paths, workers, has_media=media == "restore")
-
-
 def _parse_line(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:
     place = f"{path}, line {number}"
     if isinstance(line, Damaged):
@@ -315,12 +313,9 @@ def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
                 f"got {brief(one)}."
             )
     found = [file for one in paths for file in _expand(to_local(one))]
+    only = "has files of notes alone" if found else "is empty"
     # Left out of lists too: a shell's `*.jsonl` names the notes beside the files that they belong to.
-    without_notes = [file for file in found if not (is_notes_file(file) or is_history_file(file))]
-    if not without_notes:
-        only = "has files of notes alone" if found else "is empty"
-        raise FileNotFoundError(f"the list of files to read {only}: name at least one file of trajectories.")
-    return without_notes
+    return _with_trajectories(found, f"the list of files to read {only}: name at least one file of trajectories.")
 
 
 def _expand(path: str) -> list[str]:
@@ -347,14 +342,21 @@ def _at_address(address: str) -> list[str]:
 
 
 def _of_folder(folder: str, files: list[str]) -> list[str]:
-    found = [file for file in files if not (is_notes_file(file) or is_history_file(file))]
-    if not found:
-        raise FileNotFoundError(f"there is no file of trajectories in {folder}: none ends with {', '.join(SUFFIXES)}.")
-    return found
+    none = f"there is no file of trajectories in {folder}: none ends with {', '.join(SUFFIXES)}."
+    return _with_trajectories(files, none)
 
 
 def _of_pattern(pattern: str, files: list[str]) -> list[str]:
+    return _with_trajectories(files, f"no file matches the pattern {pattern}.")
+
+
+def _with_trajectories(files: list[str], none: str) -> list[str]:
+    """Leaves out notes and histories.
+
+    Raises:
+        FileNotFoundError: nothing else is among the files; ``none`` is the message.
+    """
     found = [file for file in files if not (is_notes_file(file) or is_history_file(file))]
     if not found:
-        raise FileNotFoundError(f"no file matches the pattern {pattern}.")
+        raise FileNotFoundError(none)
     return found

@@ -160,7 +160,7 @@ async def ascore(
 
 
 class _Scoring:
-    """One run of a function over files."""
+    """A run of a function over files."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class _Scoring:
             raise TypeError(f"name is {brief(name)} ({type(name).__name__}); give a name for the scores, as text.")
         self._function = function
         self._is_async = is_async(function)
-        self._where = where or _has_no_reward
+        self._where = where or (lambda one: one.reward is None)
         self._name = name_of(function) if name is None else name
         self._again = again
         self._files = expand_paths(path)
@@ -320,10 +320,6 @@ class _Scoring:
             setattr(self._report, what, getattr(self._report, what) + 1)
             if error is not None and len(self._report.errors) < _ERRORS_KEPT:
                 self._report.errors.append(error)
-
-
-def _has_no_reward(trajectory: Trajectory) -> bool:
-    return trajectory.reward is None
 
 
 async def _called(function: Function, trajectory: Trajectory) -> Any:

@@ -30,7 +30,7 @@ _NAME = 80
 
 
 class Entry(NamedTuple):
-    """What the plan has of a trajectory."""
+    """A trajectory, as the plan has it."""
 
     file: int
     """Index of its file."""

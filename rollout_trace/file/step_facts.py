@@ -1,4 +1,4 @@
-"""What a step says beside messages, answer and tokens, and a tool run beside its result, as JSON.
+"""Writes what a step has beside messages, answer and tokens, and a tool run beside its result, as JSON.
 
 For formats of others that have a free place for it.
 """

@@ -36,10 +36,11 @@ def begin_of_last(file: BinaryIO, count: int, end: int) -> int:
         file: not compressed.
         count: number of lines; blank ones count.
     """
-    # The newline that ends the last line separates nothing.
-    wanted, at = count + (count > 0 and end > 0 and _byte(file, end - 1) == b"\n"), end
-    if not count:
+    if not count or not end:
         return end
+    file.seek(end - 1)
+    # The newline that ends the last line separates nothing.
+    wanted, at = count + (file.read(1) == b"\n"), end
     while at > 0:
         begin = max(0, at - _BLOCK)
         file.seek(begin)
@@ -52,11 +53,6 @@ def begin_of_last(file: BinaryIO, count: int, end: int) -> int:
             return begin + place + 1
         wanted, at = wanted - number, begin
     return 0
-
-
-def _byte(file: BinaryIO, at: int) -> bytes:
-    file.seek(at)
-    return file.read(1)
 
 
 def newlines_before(file: BinaryIO, end: int) -> int:
@@ -148,7 +144,7 @@ _NO_ID = 64
 
 
 def ids_in(path: str | os.PathLike[str], wanted: Collection[str]) -> set[str]:
-    """Those of the trajectories that have a whole line in a file; none where there is no file.
+    """Selects the trajectories that have a whole line in a file; none where there is no file.
 
     Only their lines are decoded: of the others, the first bytes are looked at.
 
@@ -217,7 +213,7 @@ def cut_partial_line(path: Path, is_known: Callable[[str], bool]) -> int:
 
 
 def _partial_end(file: BinaryIO, path: Path) -> tuple[int, bytes]:
-    """Where the partial line begins, and its first bytes as text; the end of the file where there is none."""
+    """Finds the partial line and its first bytes as text; the end of the file where there is none."""
     end = file.seek(0, os.SEEK_END)
     file.seek(0)
     members = members_of(file, os.fspath(path))

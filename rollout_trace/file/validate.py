@@ -163,7 +163,7 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Report(Struct, kw_only=True):
-    """What was checked, and how much was found."""
+    """The numbers of what was checked and found."""
 
     files: int = 0
     lines: int = 0
@@ -204,7 +204,7 @@ def validate(
 
 
 class _Validation:
-    """One run over files."""
+    """A run over files."""
 
     def __init__(
         self,
@@ -366,7 +366,7 @@ class NotesOfFiles:
 
 
 class _Notes:
-    """Which trajectories and steps the notes of one file name."""
+    """The trajectories and steps that the notes of one file name."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, list[tuple[int, list[StepNoteRecord]]]] = {}

@@ -19,7 +19,7 @@ from rollout_trace.data.user_values import brief
 from rollout_trace.file.decode import Parsed, build, parse
 from rollout_trace.file.exchanges import exchange_problems
 from rollout_trace.file.line_format import BadLine, at_any_depth, type_error
-from rollout_trace.file.media import MissingMedia, media_problems
+from rollout_trace.file.media import media_problems
 from rollout_trace.file.records import StepRecord, TokensRecord, TrajectoryRecord
 
 PER_LINE = 20
@@ -48,14 +48,14 @@ def _check(line: bytes, folder: str | None) -> tuple[TrajectoryRecord | None, li
         return None, refused_problems(line, error, TrajectoryRecord)
     keys = [] if has_distinct_keys(line, parsed) else json_problems(line)[1]
     # Without the field, a line refers to no media: it need not be searched.
-    place = None if parsed.record.media is None else folder
-    media = (BadLine("", str(error), error.code) for error in _media(line, place))
+    missing = () if parsed.record.media is None or folder is None else media_problems(line, folder)
+    media = (BadLine("", str(error), error.code) for error in missing)
     refused = _build_problems(parsed)
     return parsed.record, list(islice(chain(keys, media, refused, step_problems(parsed)), PER_LINE))
 
 
 def refused_problems(line: bytes, error: BadLine, kind: type) -> list[BadLine]:
-    """What is wrong with the types of a line that the reader refuses with this error."""
+    """Lists what is wrong with the types of a line that the reader refuses with this error."""
     if error.code in _WHOLE:
         return [error]
     value, found = json_problems(line)
@@ -66,7 +66,7 @@ def refused_problems(line: bytes, error: BadLine, kind: type) -> list[BadLine]:
 
 
 def _build_problems(parsed: Parsed) -> Iterator[BadLine]:
-    """What the reader refuses of the values: it is asked again without what it has refused before."""
+    """Yields what the reader refuses of the values: it is asked again without what it has refused before."""
     while True:
         try:
             build(parsed)
@@ -121,10 +121,6 @@ def _clear(record: object, names: tuple[str, ...]) -> bool:
     return bool(has_any)
 
 
-def _media(line: bytes, folder: str | None) -> Iterator[MissingMedia]:
-    return iter(()) if folder is None else media_problems(line, folder)
-
-
 def json_problems(line: bytes) -> tuple[Any, list[BadLine]]:
     """The value of a line, and where it has a name twice or a constant that is no JSON (NaN), which is None then.
 
@@ -139,7 +135,7 @@ def json_problems(line: bytes) -> tuple[Any, list[BadLine]]:
 
 
 def type_problems(value: Any, kind: Any, path: str = "$") -> Iterator[BadLine]:
-    """What is wrong with the types of a value.
+    """Yields what is wrong with the types of a value.
 
     Args:
         value: as ``json`` loads it. Fields that the reader keeps as bytes are removed from it.
@@ -300,7 +296,7 @@ _fields = attrgetter(*(name for name in TokensRecord.__struct_fields__ if name !
 
 
 def _keys_of_tokens(tokens: TokensRecord) -> int:
-    """How many names ``tokens`` has, those of the objects in it included; without alternatives."""
+    """Counts the names of ``tokens``, those of the objects in it included; without alternatives."""
     values = _fields(tokens)
     count = len(values) - values.count(None)
     if tokens.prompt_top_tokens is not None:
