@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from rollout_trace.file.annotate import annotate
     from rollout_trace.file.merge import MergeReport, merge
     from rollout_trace.file.reader import read
-    from rollout_trace.file.score import ascore, score
-    from rollout_trace.file.score_results import ScoreReport
+    from rollout_trace.file.score import ScoreReport, ascore, score
     from rollout_trace.file.writer import JSONLWriter
     from rollout_trace.guard import Stats, stats
     from rollout_trace.integration.installed import Integration, integrations
@@ -99,8 +98,7 @@ _HOMES = {
     "rollout_trace.file.writer": ("JSONLWriter",),
     "rollout_trace.file.annotate": ("annotate",),
     "rollout_trace.file.merge": ("MergeReport", "merge"),
-    "rollout_trace.file.score": ("ascore", "score"),
-    "rollout_trace.file.score_results": ("ScoreReport",),
+    "rollout_trace.file.score": ("ScoreReport", "ascore", "score"),
     "rollout_trace.train.checks": ("Finding",),
     "rollout_trace.train.groups": ("Group", "groups", "run_advantages"),
     "rollout_trace.guard": ("Stats", "stats"),

@@ -115,7 +115,7 @@ def _builtins(found: Any) -> Any:
 
 
 def _compare_files(a: str, b: str, options: dict[str, Any], *, full: bool, as_json: bool) -> int:
-    from rollout_trace.file.line_index import LineIndex
+    from rollout_trace.file.find import LineIndex
     from rollout_trace.view.pairs import pairs_of
 
     if STDIN in (a, b):

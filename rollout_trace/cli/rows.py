@@ -11,7 +11,7 @@ from typing import Any
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.annotate import VALUES, append_notes, checked_note
-from rollout_trace.file.heads import HEAD, heads
+from rollout_trace.file.find import HEAD, heads
 from rollout_trace.file.lines import Damaged, lines
 
 _KEYS = ("id", "task", "rollout_index")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.file.split_plan import Entry, Part
+    from rollout_trace.file.split import Entry, Part
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -97,7 +97,7 @@ def split(
 def _entries(
     files: list[str], by: str | None, where: Callable[[Trajectory], bool] | None
 ) -> tuple[list[Entry], list[Exception], int]:
-    from rollout_trace.file.split_plan import Entry
+    from rollout_trace.file.split import Entry
 
     indices = {path: at for at, path in enumerate(files)}
     entries = []
@@ -121,16 +121,16 @@ def _value(one: Read, by: str | None) -> str | None:
 
 
 def _parts(entries: Sequence[Entry], given: dict[str, Any], seed: int) -> list[Part]:
-    from rollout_trace.file import split_plan
+    from rollout_trace.file import split
 
     name, value = next(iter(given.items()))
     if name == "by":
-        return split_plan.by_value(entries, value)
+        return split.by_value(entries, value)
     if name == "count":
-        return split_plan.by_number(entries, value)
+        return split.by_number(entries, value)
     if name == "size":
-        return split_plan.by_size(entries, value)
-    return split_plan.by_fractions(entries, value, seed)
+        return split.by_size(entries, value)
+    return split.by_fractions(entries, value, seed)
 
 
 def _write(folder: Path, files: list[str], mode_files: list[str], parts: list[Part], overwrite: bool) -> list[str]:
@@ -155,7 +155,7 @@ def _report(
     *,
     as_json: bool,
 ) -> int:
-    from rollout_trace.file.split_plan import torn
+    from rollout_trace.file.split import torn
 
     counts = [len(part.entries) for part in parts]
     found = [f"{sum(counts)} of {read} trajectories in {len(parts)} files in {output}"]

@@ -11,8 +11,8 @@ from rollout_trace.cli.common import json_option, show
 from rollout_trace.cli.progress import Progress
 from rollout_trace.cli.reading import STDIN, STDIN_NAME, open_stdin, paths_of
 from rollout_trace.file.addresses import open_binary
+from rollout_trace.file.validate import RULES
 from rollout_trace.file.validate import validate as validate_files
-from rollout_trace.file.validate_rules import RULES
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from rollout_trace.collection.hashes import Hashes, hashes_of
 from rollout_trace.collection.history_changes import Last, sentences
 from rollout_trace.data.model import new_id
 from rollout_trace.data.texts import change_value
-from rollout_trace.file.addresses import file_system, is_address, shown
+from rollout_trace.file.addresses import HISTORY_SCHEMA, file_system, is_address, shown
 from rollout_trace.file.append import AppendedFile, AppendError
-from rollout_trace.file.kinds import HISTORY_SCHEMA
 from rollout_trace.record.provenance import provenance
 
 if TYPE_CHECKING:

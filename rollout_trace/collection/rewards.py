@@ -11,7 +11,7 @@ from rollout_trace.collection.objects import load_object
 from rollout_trace.data import user_values
 from rollout_trace.data.model import error_info
 from rollout_trace.data.user_values import brief
-from rollout_trace.file.score_results import result_values
+from rollout_trace.file.score import result_values
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
 from rollout_trace.errors import FormatError
-from rollout_trace.file.kinds import refuse_special_file
+from rollout_trace.file.addresses import refuse_special_file
 from rollout_trace.file.lines import Damaged, lines
 from rollout_trace.guard import describe
 

@@ -1,20 +1,67 @@
-"""Addresses that the package fsspec opens (``s3://``, ``gs://``, ``memory://``, ...), and paths, by one set of names.
+"""Tells what a path is (a regular file, a history), and opens addresses and paths by one set of names.
 
-Imports fsspec on use. Its own settings (environment variables ``FSSPEC_S3_...``, ``AWS_...``, ``fsspec.config``) say
-how a file system is reached: nothing of it is in an address here.
+Addresses are those of the package fsspec (``s3://``, ``gs://``, ``memory://``, ...), which is imported on use. Its own
+settings (environment variables ``FSSPEC_S3_...``, ``AWS_...``, ``fsspec.config``) say how a file system is reached:
+nothing of it is in an address here.
 """
 
 from __future__ import annotations
 
+import errno
 import glob as local_glob
 import os
 import re
+import stat
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 from urllib.parse import unquote
 
 from rollout_trace.guard import describe
+
+HISTORY_SCHEMA = "rollout-trace-history/1"
+"""The first field of each line of a history."""
+_HISTORY_NAME = re.compile(r"(.*\.)?history(-[0-9a-f]+)?\.jsonl")
+
+_SPECIAL_KINDS = [
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+]
+
+
+def refuse_special_file(path: str | os.PathLike[str]) -> None:
+    """Raises OSError where a path is a pipe, a socket or a device other than ``/dev/null``.
+
+    A pipe cannot be read from its start, a device may have no end, and neither can be truncated to whole lines. Missing
+    paths are accepted.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    kind = next((name for is_kind, name in _SPECIAL_KINDS if is_kind(mode)), None)
+    if kind is not None and not os.path.samefile(path, os.devnull):
+        raise OSError(errno.EINVAL, f"expected a file of lines, got {kind}", os.fspath(path))
+
+
+def is_history_file(path: str | os.PathLike[str]) -> bool:
+    """True for a history of ``rt.collect``: its name is that of one, and so is its first line, if there is one.
+
+    An address, whose content is not looked at, is judged by its name.
+    """
+    name = os.fspath(path)
+    if not _HISTORY_NAME.fullmatch(re.split(r"[/\\]", name)[-1]):
+        return False
+    try:
+        with open(name, "rb") as file:
+            begin = file.read(200).lstrip()
+    except OSError:
+        return True
+    # A file of trajectories may have had this name before there were histories.
+    return re.match(rb'\{\s*"schema"\s*:\s*"rollout-trace/', begin) is None
+
 
 # Two characters at least: one is a drive of Windows. Chains such as `simplecache::s3://` are fsspec's too.
 _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -24,7 +71,7 @@ _NOT_SHOWN = re.compile(r"//[^/@\s]*@")
 
 
 def is_address(path: object) -> bool:
-    """Whether a path is an address for fsspec. ``file://`` is none: it names a local path, see ``to_local``."""
+    """Tells whether a path is an address for fsspec. ``file://`` is none: it names a local path, see ``to_local``."""
     return isinstance(path, str) and _ADDRESS.match(path) is not None and not _is_local(path)
 
 
@@ -50,7 +97,7 @@ def to_local(path: str | os.PathLike[str]) -> str:
 
 
 def is_folder_target(target: str | os.PathLike[str]) -> bool:
-    """Whether an output is a folder of shards: an address, a folder that exists, or a path that ends with a slash."""
+    """Tells whether an output is a folder of shards: an address, a folder, or a path that ends with a slash."""
     text = to_local(target)
     return is_address(text) or text.endswith(("/", os.sep)) or os.path.isdir(text)
 
@@ -115,7 +162,7 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def is_file(path: str) -> bool:
-    """Whether there is such a file.
+    """Tells whether there is such a file.
 
     Raises:
         OSError: at an address, it cannot be found out.
@@ -143,7 +190,7 @@ def size_of(address: str) -> int:
 
 
 def has_magic(path: str) -> bool:
-    """Whether a path is a pattern."""
+    """Tells whether a path is a pattern."""
     return _MAGIC.search(path) is not None if is_address(path) else local_glob.has_magic(path)
 
 

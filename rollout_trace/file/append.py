@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_trace import guard
+from rollout_trace.file.addresses import refuse_special_file
 from rollout_trace.file.compression import check_content
-from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.locking import NoFileLocks, lock_for
-from rollout_trace.file.modes import open_for_append
+from rollout_trace.file.replacing import open_for_append
 
 _MOST_REOPENINGS = 3
 

@@ -19,7 +19,7 @@ from rollout_trace.data.extras import TopTokenRows
 from rollout_trace.data.model import STORED, Step, amend, shared
 from rollout_trace.data.rows import Block, RowSpan, RowStore
 from rollout_trace.data.tokens import readonly
-from rollout_trace.file.ranges import merged
+from rollout_trace.file.distinct import merged
 
 if TYPE_CHECKING:
     from rollout_trace.data.rows import AnyArray, Run
@@ -32,7 +32,7 @@ _MOST = 2**31 - 1
 
 
 class Form(NamedTuple):
-    """What the array of a field is: its dtypes and its axes."""
+    """The form of a field's array: its dtypes and its axes."""
 
     dtypes: tuple[str, ...]
     axes: tuple[str, ...]
@@ -130,7 +130,10 @@ class ArrayTable:
         self._blocks: list[Block] = []
         for at, record in enumerate(records):
             try:
-                self._blocks.append(Block(decoded(record) if record.shape else _no_rows(record)))
+                if not record.shape:
+                    problem = f"expected a shape that begins with a number of rows, got {record.shape}"
+                    raise BadArray(problem, "array-shape")
+                self._blocks.append(Block(decoded(record)))
             except BadArray as error:
                 raise BadArray(f"$.arrays[{at}]: {error}", error.code) from error
 
@@ -164,10 +167,6 @@ class ArrayTable:
 
     def __len__(self) -> int:
         return len(self._blocks)
-
-
-def _no_rows(record: ArrayRecord) -> AnyArray:
-    raise BadArray(f"expected a shape that begins with a number of rows, got {record.shape}", "array-shape")
 
 
 class DistinctRows:
@@ -221,7 +220,7 @@ class DistinctRows:
 
 
 class _Place:
-    """Where the used rows of a block are: the index of their array, and each stretch's first row in block and array."""
+    """The places of a block's used rows: the index of their array, and each stretch's first row in block and array."""
 
     __slots__ = ("_firsts", "_moved", "index")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,23 @@ from rollout_trace.data.lists import ListSpan, TableSpan
 from rollout_trace.data.model import Step
 from rollout_trace.data.tokens import Segment, Span, TokenStore
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.ranges import merged
 
 if TYPE_CHECKING:
     from rollout_trace.file.records import Rows
+
+
+def merged(stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The ranges in order, with those merged that touch or overlap; empty ones are left out."""
+    begin = reached = 0
+    for first, end in sorted(stretches):
+        if first > reached:
+            if reached > begin:
+                yield begin, reached
+            begin = first
+        reached = max(reached, end)
+    if reached > begin:
+        yield begin, reached
+
 
 # A repeated value breaks a run of rows, which costs a few bytes in every later step of the conversation. Where that
 # adds up to more than the value, it is stored once more: otherwise a line could grow with the square of its steps.
@@ -187,7 +200,7 @@ class DistinctValues:
         return indices
 
     def _lengths_of(self, items: list[Any]) -> list[int]:
-        """How many items of a list each step uses, in ascending order."""
+        """Counts the items of a list that each step uses, in ascending order."""
         if self._lengths is None:
             self._lengths = {}
             for values in self._lists:
@@ -293,7 +306,7 @@ class DistinctTokens:
 
 
 def _are_consecutive(prompt: Any, completion: Any) -> bool:
-    """Whether prompt and completion are spans of one sequence, the prompt from 0 and the completion right after it."""
+    """Tells whether prompt and completion are spans of one sequence: from 0, and right after each other."""
     if prompt is None or completion is None:
         only = completion if prompt is None else prompt
         return isinstance(only, Span) and only.start == 0

@@ -11,19 +11,17 @@ import orjson
 from rollout_trace import credentials
 from rollout_trace._pace import give_way, in_slices
 from rollout_trace.data.extras import JSONText
-from rollout_trace.data.model import STORED, Step, ToolRun
-from rollout_trace.file import fields
+from rollout_trace.data.model import STORED, Step
 from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.exchanges import encode_exchanges
 from rollout_trace.file.extras import extras_of, json_line
+from rollout_trace.file.fields import Given, step_json, tool_run_json, trajectory_json, warn_not_finite
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
-from rollout_trace.file.step_json import Given, steps_json
 
 if TYPE_CHECKING:
     from rollout_trace.data.lists import PackedTexts
-    from rollout_trace.data.rows import AnyArray
     from rollout_trace.data.trajectory import Trajectory
 
 _MISROUNDED = float.fromhex("0x1.5c87fa0000000p-84")
@@ -74,18 +72,11 @@ def _line(trajectory: Trajectory) -> tuple[bytes, DistinctRows]:
     """The line of a trajectory without exchanges and arrays, and the arrays that it refers to."""
     tables, rows = _tables(trajectory.steps)
     give_way()
-    parts = [dumps(trajectory_record(trajectory))[:-1]]
+    parts = [trajectory_json(trajectory)[:-1]]
     for name, text in tables.items():
         parts += (b',"%s":' % name.encode(), text)
-    runs = trajectory.tool_runs
-    parts += (b',"tool_runs":', _json([fields.tool_run(run, {}) for run in runs]) if runs else b"[]", b"}\n")
+    parts += (b',"tool_runs":[', b",".join(map(tool_run_json, trajectory.tool_runs)), b"]}\n")
     return b"".join(parts), rows
-
-
-def _json(value: Any) -> bytes:
-    """The JSON of a field of a line."""
-    # Inside of a list as deep as in the line: what is nested too deeply is cut.
-    return dumps([value])[1:-1]
 
 
 PARTS = ("messages", "tools", "segments", "steps")
@@ -112,14 +103,12 @@ def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
         given.append((index, sent_rows, None if offered is None else tools.add(offered), record))
     _prepare_logprobs(steps, [one[3] for one in given])
     give_way()
-    data = steps_json(steps, given)
-    if data is None:
-        data = _json(list(map(step_record, steps, given)))
+    data = b"[%s]" % b",".join(map(step_json, steps, given))
     return dict(zip(PARTS, (messages.table(), tools.table(), dumps(tokens.table()), data), strict=True)), rows
 
 
 def _stored(step: Step) -> tuple[Any, ...]:
-    """What ``shared`` returns of the fields that the tables of a line hold."""
+    """Returns the stored forms (as ``shared``) of the fields that the tables of a line hold."""
     if not isinstance(step, Step):
         raise TypeError(f"expected Step, got {step!r}. Make one with rollout_trace.Step(...).")
     return _stored_of(step)
@@ -134,23 +123,6 @@ _stored_of = attrgetter(
 )  # fmt: skip
 
 
-def step_record(step: Step, given: Given) -> dict[str, Any]:
-    """The record of a step, with whatever its fields hold."""
-    index, messages, tools, tokens = given
-    values = {"index": index, "messages": messages, "tools": tools, "tokens": tokens or None}
-    return fields.step(step, {name: value for name, value in values.items() if value is not None})
-
-
-def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
-    """The fields of a trajectory as its line has them, without steps and tool runs."""
-    return fields.trajectory(trajectory, {"schema": SCHEMA})
-
-
-def tool_run_record(run: ToolRun) -> dict[str, Any]:
-    """A tool run as its line has it."""
-    return fields.tool_run(run, {})
-
-
 def in_parts(steps: list[Step]) -> list[bytes]:
     """The tables and the steps of a line, each as JSON: the beginning of each repeats that of the steps before.
 
@@ -159,7 +131,9 @@ def in_parts(steps: list[Step]) -> list[bytes]:
     tables, rows = _tables(steps)
     parts = list(tables.values())
     if not rows.is_empty:
-        parts += [dumps([_shape_last(array) for array in rows.table(name)]) for name in ROWS]
+        for name in ROWS:
+            records = map(fragment, rows.table(name))
+            parts.append(dumps([{key: one[key] for key in ("dtype", "data", "shape")} for one in records]))
     return parts
 
 
@@ -174,11 +148,6 @@ def from_parts(parts: list[bytes]) -> bytes:
     members = [b'"%s":%s' % (name.encode(), text) for name, text in zip(PARTS, parts, strict=False)]
     arrays = b",".join(text[1:-1] for text in parts[len(PARTS) :] if text != b"[]")
     return b'{"schema":"%s","id":"",%s,"arrays":[%s]}' % (SCHEMA.encode(), b",".join(members), arrays)
-
-
-def _shape_last(array: AnyArray) -> dict[str, Any]:
-    record = fragment(array)
-    return {name: record[name] for name in ("dtype", "data", "shape")}
 
 
 def _tokens(step: Step, tokens: DistinctTokens, stored: tuple[Any, ...]) -> dict[str, Any]:
@@ -233,7 +202,7 @@ def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) 
         for step, tokens in zip(steps, records, strict=True)
         if "logprobs" in tokens
     ):
-        fields.warn_not_finite("a logprob", float(np.add.reduce(values, dtype=np.float64)))
+        warn_not_finite("a logprob", float(np.add.reduce(values, dtype=np.float64)))
     if np.count_nonzero(np.abs(values) == _MISROUNDED):
         for tokens in records:
             if "logprobs" in tokens:
@@ -241,6 +210,6 @@ def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) 
 
 
 def _has_missing_logprobs(step: Step) -> bool:
-    """Whether the step's issue is missing logprobs, which are NaN in memory and null in files: no warning is needed."""
+    """Tells whether the issue is missing logprobs, which are NaN in memory and null in files: no warning is needed."""
     issue = step.token_issue
     return issue is not None and issue.code == "logprobs_incomplete"

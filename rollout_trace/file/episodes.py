@@ -10,9 +10,9 @@ from rollout_trace.data.episodes import Attempts, episode_of, may_be_trained
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.addresses import is_address
 from rollout_trace.file.annotate import append_notes, checked_note
-from rollout_trace.file.decode import BadLine, LineFormat, decode, on_a_fresh_stack
-from rollout_trace.file.find import is_plain
-from rollout_trace.file.heads import TrajectoryHead, heads
+from rollout_trace.file.decode import decode
+from rollout_trace.file.find import TrajectoryHead, heads, is_plain
+from rollout_trace.file.line_format import BadLine, LineFormat, at_any_depth
 from rollout_trace.file.lines import Place
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import expand_paths
@@ -92,13 +92,10 @@ def _files(output: str | os.PathLike[str]) -> list[str]:
 
 def _decoded(line: bytes) -> Trajectory | None:
     try:
-        try:
-            return decode(line)
-        except RecursionError:
-            return on_a_fresh_stack(decode, line)
+        return at_any_depth(decode, line)
     except BadLine:
         return None
 
 
 def _ignore(problem: object) -> None:
-    """What cannot be read is left where it is; who reads all of the output says so."""
+    """Leaves what cannot be read where it is; who reads all of the output says so."""

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rollout_trace import credentials, guard
 from rollout_trace.data.exchange import Exchange, Outcome
-from rollout_trace.file.bodies import BadBody, body_bytes, body_record
 from rollout_trace.file.difference import Difference, difference
-from rollout_trace.file.plain import dumps
-from rollout_trace.file.times import from_milliseconds, milliseconds, time_text
+from rollout_trace.file.plain import (
+    BadBody,
+    body_bytes,
+    body_record,
+    dumps,
+    from_milliseconds,
+    milliseconds,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from rollout_trace.file.records import ExchangeRecord
@@ -139,7 +145,7 @@ def _at_characters(found: Difference, text: bytes) -> Difference:
 
 
 def _is_inside(text: bytes, at: int) -> bool:
-    """Whether a byte goes on with the character of the byte before it."""
+    """Tells whether a byte goes on with the character of the byte before it."""
     return text[at] & 0xC0 == 0x80
 
 
@@ -153,14 +159,14 @@ def without_keys(exchange: Exchange) -> Exchange | None:
     """
     if not credentials.any_known():
         return exchange
-    had = credentials.spoils(exchange.request, _unpacked(exchange))
+    had, content_type = credentials.spoils(exchange.request, _unpacked(exchange)), exchange.request_content_type
     response, sizes = credentials.cut_pieces(exchange.response, exchange.chunk_sizes)
     clean = replace(
         exchange,
         name=credentials.cut(exchange.name),
         path=credentials.cut(exchange.path),
         request=credentials.cut_bytes(exchange.request),
-        request_content_type=_cut_or_none(exchange.request_content_type),
+        request_content_type=None if content_type is None else credentials.cut(content_type),
         headers=tuple((credentials.cut(name), credentials.cut(value)) for name, value in exchange.headers),
         response=response,
         chunk_sizes=sizes,
@@ -194,10 +200,6 @@ def _unpacked(exchange: Exchange) -> bytes:
         return exchange.response
 
 
-def _cut_or_none(text: str | None) -> str | None:
-    return None if text is None else credentials.cut(text)
-
-
 # Reading
 
 
@@ -222,7 +224,7 @@ def read_exchanges(records: Sequence[ExchangeRecord]) -> Callable[[], tuple[Exch
 
 
 def exchange_problems(records: Sequence[ExchangeRecord]) -> Iterator[BadExchange]:
-    """What ``read_exchanges`` would raise, for each place."""
+    """Yields what ``read_exchanges`` would raise, for each place."""
     return _read(records, [])
 
 

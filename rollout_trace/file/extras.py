@@ -173,7 +173,7 @@ def _mask(record: MaskRecord) -> SamplingMask:
 
 
 def _counted(name: str, value: Any) -> Any:
-    """What the check of a field takes: of shared rows their number, which makes no array."""
+    """Returns what the check of a field takes: of shared rows their number, which makes no array."""
     if name == "prompt_top_tokens":
         return (len(value.ids), len(value.logprobs)) if _width(value.ids) == _width(value.logprobs) else (-1, -1)
     return len(value) if name in ("routed_experts", "prompt_logprobs") else value

@@ -1,30 +1,48 @@
-"""The fields of steps, tool runs and trajectories as a line has them, whatever value they hold."""
+"""Writes steps, tool runs and trajectories as JSON, without what the tables of a line hold.
+
+msgspec reads a record and checks its types in one pass. A field of another type, and one that is written in another
+form than it has, is converted in its place: no value prevents the rest from being written.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from operator import attrgetter
-from typing import Any
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
+
+import msgspec
+import orjson
+from msgspec import Raw, Struct, field
 
 from rollout_trace import guard
+from rollout_trace.data import model
 from rollout_trace.data.extras import ExtraIssue
-from rollout_trace.data.model import (
-    Attempt,
-    Completion,
-    Cost,
-    ErrorInfo,
-    Step,
-    Task,
-    TokenIssue,
-    ToolCall,
-    ToolRun,
-    Usage,
-)
-from rollout_trace.file.bodies import body_record
-from rollout_trace.file.times import milliseconds, time_text
+from rollout_trace.file.plain import OPTIONS, body_record, dumps, milliseconds, time_text
+from rollout_trace.file.records import SCHEMA
 
-# Converters, one for each kind of field. Where they return None, the field is left out.
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.file.records import Rows
+
+Given: TypeAlias = "tuple[int | None, Rows | None, Rows | None, dict[str, Any]]"
+"""What the tables of a line give of a step: ``index`` (None: its place), ``messages``, ``tools`` and ``tokens``."""
+
+_UNUSUAL = (msgspec.MsgspecError, TypeError, ValueError, AttributeError, OverflowError)
+_LONGEST = 1e15
+"""Milliseconds. Of larger numbers msgspec and orjson write the exponent differently."""
+_FLAT, _SHORT = 200, 400
+"""Brackets, and bytes with as many pairs of them, that cannot be nested as deep as orjson refuses."""
+_LEVEL = 3
+"""Level of a step's and a tool run's fields in a line: so many objects and lists are around a value."""
+
+
+def warn_not_finite(what: str, value: Any) -> None:
+    """Warns once that a number is written as null."""
+    guard.warn_once("not-finite", f"{what} is {value!r}, not a finite number: it is written to the file as null.")
+
+
+# Conversions of the fields whose type says their form: used where a value is of another type. None: left out.
 
 
 def _text(value: Any) -> str:
@@ -35,15 +53,58 @@ def _code(value: Any) -> str | int:
     return value if isinstance(value, (str, int)) and not isinstance(value, bool) else str(value)
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: Any) -> int:
     return int(value)
 
 
-def _choice(value: int) -> int | None:
+def _choice(value: Any) -> int | None:
     return int(value) or None
 
 
-def _finite(value: Any, name: str = "a reward, a metric or an advantage") -> int | float | None:
+def _untrainable(value: Any) -> bool | None:
+    return None if value else False
+
+
+# Conversions of all other fields, by value and level: used for every value. None: left out.
+
+
+def _raw(value: Any, level: int) -> Raw:
+    try:
+        data = orjson.dumps(value, option=OPTIONS)
+        is_deep = len(data) > _SHORT and data.count(b"[") + data.count(b"{") > _FLAT
+    except TypeError:
+        is_deep = True
+    if is_deep:
+        # The limit of orjson is one for the whole line.
+        for _ in range(level):
+            value = [value]
+        data = dumps(value)[level : -level or None]
+    return Raw(data)
+
+
+def _content(value: Any, level: int) -> Any:
+    return value if type(value) is str else _raw(value, level)
+
+
+def _mapping(value: Any, level: int) -> Raw:
+    if type(value) is not dict:
+        value = dict(value) if isinstance(value, Mapping) else {"value": value}
+    return _raw(value, level)
+
+
+def _time(value: Any, level: int) -> Any:
+    # The usual time, which msgspec writes in the form of the file.
+    if type(value) is datetime and value.tzinfo is timezone.utc and value.microsecond:
+        return value
+    return _raw(time_text(value), level)
+
+
+def _milliseconds(value: Any, level: int) -> Any:
+    found = milliseconds(value)
+    return found if type(value) is float and -_LONGEST < found < _LONGEST else _raw(found, level)
+
+
+def _finite(value: Any) -> int | float | None:
     if isinstance(value, int):
         return int(value)
     try:
@@ -52,169 +113,297 @@ def _finite(value: Any, name: str = "a reward, a metric or an advantage") -> int
         number = math.nan
     if math.isfinite(number):
         return number
-    warn_not_finite(name, value)
+    warn_not_finite("a reward, a metric or an advantage", value)
     return None
 
 
-def warn_not_finite(what: str, value: Any) -> None:
-    guard.warn_once("not-finite", f"{what} is {value!r}, not a finite number: it is written to the file as null.")
+def _number(value: Any, level: int) -> Raw | None:
+    found = _finite(value)
+    return None if found is None else _raw(found, level)
 
 
-def _finite_each(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    return {name: None if value is None else _finite(value) for name, value in values.items()}
+def _numbers(values: Mapping[Any, Any], level: int) -> Raw:
+    return _raw({name: None if value is None else _finite(value) for name, value in values.items()}, level)
 
 
-def _advantage(value: Any) -> Any:
+def _advantage(value: Any, level: int) -> Raw | None:
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, (list, tuple)):
-        return [None if one is None else _finite(one) for one in value]
-    return _finite(value)
+        return _raw([None if one is None else _finite(one) for one in value], level)
+    return _number(value, level)
 
 
-def _untrainable(value: Any) -> bool | None:
-    return None if value else False
+def _body(value: bytes, level: int) -> Raw:
+    return _raw(body_record(value), level)
 
 
-def _mapping(value: Any) -> dict[Any, Any]:
-    return dict(value) if isinstance(value, Mapping) else {"value": value}
+class _Part(Struct, omit_defaults=True, gc=False):
+    """A part of a line. What is None, or has its usual value, is left out."""
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-Field = tuple[str, str, "type | None", Callable[[Any], Any]]
-
-
-def _fields(names: str, usual: type | None, convert: Callable[[Any], Any], suffix: str = "") -> list[Field]:
-    """Fields of one kind. A value of exactly the type ``usual`` is written without conversion."""
-    return [(name, name + suffix, usual, convert) for name in names.split()]
-
-
-FieldWriter = Callable[[Any, "dict[str, Any]"], "dict[str, Any]"]
-
-
-def _field_writer(kind: type, *groups: list[Field]) -> FieldWriter:
-    """Returns a function that adds the fields of an object to a record, without those that are None."""
-    rows = [row[1:] for group in groups for row in group]
-    # One `attrgetter` for all fields is faster than a `getattr` for each.
-    values_of = attrgetter(*(row[0] for group in groups for row in group))
-
-    def add(item: Any, record: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(item, kind):
-            raise TypeError(
-                f"expected {kind.__name__}, got {item!r}. Make one with rollout_trace.{kind.__name__}(...)."
-            )
-        for value, (key, usual, convert) in zip(values_of(item), rows, strict=True):
-            if value is not None:
-                if type(value) is not usual:
-                    value = convert(value)
-                    if value is None:
-                        continue
-                record[key] = value
-        return record
-
-    return add
-
-
-def _one(add: FieldWriter) -> Callable[[Any], dict[str, Any]]:
-    return lambda item: add(item, {})
-
-
-def _each(add: FieldWriter) -> Callable[[Any], list[Any] | None]:
-    return lambda items: [add(item, {}) for item in items] if items else None
-
-
-_usage = _field_writer(
-    Usage, _fields("input output cache_read cache_write reasoning", int, _whole), _fields("extra", dict, _mapping)
-)
-_cost = _field_writer(Cost, _fields("amount", None, _finite), _fields("currency source", str, _text))
-_issue = _field_writer(TokenIssue, _fields("code message", str, _text))
-_extra_issue = _field_writer(ExtraIssue, _fields("field code message", str, _text))
-error = _field_writer(
-    ErrorInfo,
-    _fields("type message", str, _text),
-    _fields("code", str, _code),
-    _fields("status", int, _whole),
-)
-_attempt = _field_writer(
-    Attempt,
-    _fields("started_at", None, time_text),
-    _fields("duration", None, milliseconds, "_ms"),
-    _fields("status", int, _whole),
-    _fields("error", None, _one(error)),
-    _fields("request_id content_type", str, _text),
-)
-_tool_call = _field_writer(ToolCall, _fields("id name arguments type", str, _text), _fields("extra", dict, _mapping))
-_completion = _field_writer(
-    Completion,
-    _fields("role", str, _text),
-    _fields("content", str, _unchanged),
-    _fields("reasoning", str, _text),
-    _fields("tool_calls", None, _each(_tool_call)),
-    _fields("refusal", str, _text),
-    _fields("extra", dict, _mapping),
-)
-_HEAD = [
-    *_fields("id call_id", str, _text),
-    *_fields("choice", None, _choice),
-    *_fields("agent protocol engine model response_model response_id", str, _text),
-]
-_TAIL = [
-    *_fields("sampling", dict, _mapping),
-    *_fields("completion", None, _one(_completion)),
-    *_fields("token_source logprobs_mode", str, _text),
-    *_fields("token_issue", None, _one(_issue)),
-    *_fields("finish_reason", str, _text),
-    *_fields("stop_reason", str, _code),
-    *_fields("usage", None, _one(_usage)),
-    *_fields("cost", None, _one(_cost)),
-    *_fields("started_at", None, time_text),
-    *_fields("latency time_to_first_token", None, milliseconds, "_ms"),
-    *_fields("attempts", None, _each(_attempt)),
-    *_fields("status", str, _text),
-    *_fields("error", None, _one(error)),
-    *_fields("reward", None, _finite),
-    *_fields("advantage", None, _advantage),
-    *_fields("trainable", None, _untrainable),
-    *_fields("policy_version", str, _code),
-    *_fields("metadata", dict, _mapping),
-    *_fields("request_bytes response_bytes", None, body_record),
-    *_fields("extra", dict, _mapping),
-    *_fields("extra_issues", None, _each(_extra_issue)),
-]
-_step_head, _step_tail = _field_writer(Step, _HEAD), _field_writer(Step, _TAIL)
-CONVERTERS = {name: convert for name, _, _, convert in (*_HEAD, *_TAIL)}
-"""By field of a step, what gives its form in a line; None: it is left out."""
-_task = _field_writer(Task, _fields("id", str, _text), _fields("data", None, _unchanged))
-tool_run = _field_writer(
-    ToolRun,
-    _fields("tool_call_id name", str, _text),
-    _fields("arguments result", None, _unchanged),
-    _fields("error", None, _one(error)),
-    _fields("started_at", None, time_text),
-    _fields("duration", None, milliseconds, "_ms"),
-    _fields("step_id", str, _text),
-)
-trajectory = _field_writer(
-    object,
-    _fields("id name episode_id parent_id parent_step_id group_id", str, _text),
-    _fields("rollout_index", int, _whole),
-    _fields("task", None, _one(_task)),
-    _fields("status stop_reason", str, _text),
-    _fields("error", None, _one(error)),
-    _fields("reward", None, _finite),
-    _fields("rewards metrics", None, _finite_each),
-    _fields("started_at ended_at", None, time_text),
-    _fields("environment metadata", dict, _mapping),
-)
-
-
-def step(item: Step, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a step.
+class _Writer:
+    """Makes the parts of one kind.
 
     Args:
-        item: the step.
-        given: its fields that the tables of the line give, without those it lacks.
+        part: its fields are annotated with their conversion, which every value needs where the type is ``Any``.
+        kind: what a part is made of.
     """
-    return _step_tail(item, {**_step_head(item, {}), **given})
+
+    def __init__(self, part: type[_Part], kind: type) -> None:
+        self._part, self._kind = part, kind
+        fields = [(one.name, *get_args(one.type)) for one in msgspec.structs.fields(part)]
+        self._typed = [(name, convert) for name, of, convert in fields if of is not Any]
+        self._others = [(name, convert) for name, of, convert in fields if of is Any and convert is not None]
+        # msgspec looks at a type when it first reads it, and 0.22 takes the process down where two threads are first:
+        # here it looks while the module is imported.
+        msgspec.json.Decoder(part)
+
+    def __call__(self, item: Any, level: int) -> Any:
+        """Makes the part of an item whose fields have a level.
+
+        Raises:
+            TypeError: the item is of another kind.
+        """
+        if type(item) is not self._kind and not isinstance(item, self._kind):
+            name = self._kind.__name__
+            raise TypeError(f"expected {name}, got {item!r}. Make one with rollout_trace.{name}(...).")
+        try:
+            part = msgspec.convert(item, self._part, from_attributes=True)
+        except _UNUSUAL:
+            part = self._converted(item)
+        for name, convert in self._others:
+            value = getattr(part, name)
+            if value is not None:
+                setattr(part, name, convert(value, level))
+        return part
+
+    def one(self, item: Any, level: int) -> Any:
+        """Makes the part of an item that is a field of that level."""
+        return self(item, level + 1)
+
+    def each(self, items: Any, level: int) -> list[_Part] | None:
+        """Makes the parts of the items in a field of that level; None without any."""
+        return [self(item, level + 2) for item in items] if items else None
+
+    def _converted(self, item: Any) -> _Part:
+        part = self._part()
+        for name, _ in self._others:
+            setattr(part, name, getattr(item, name))
+        for name, convert in self._typed:
+            value = getattr(item, name)
+            value = None if value is None else convert(value)
+            if value is not None:
+                setattr(part, name, Raw(dumps(value)))
+        return part
+
+
+_Text: TypeAlias = Annotated[str | None, _text]
+_Code: TypeAlias = Annotated[str | int | None, _code]
+_Whole: TypeAlias = Annotated[int | None, _whole]
+_Time: TypeAlias = Annotated[Any, _time]
+_Milliseconds: TypeAlias = Annotated[Any, _milliseconds]
+_Mapping: TypeAlias = Annotated[Any, _mapping]
+_Given: TypeAlias = Annotated[Any, None]
+"""Set by who writes the part."""
+
+
+class _Usage(_Part):
+    input: _Whole = None
+    output: _Whole = None
+    cache_read: _Whole = None
+    cache_write: _Whole = None
+    reasoning: _Whole = None
+    extra: _Mapping = None
+
+
+class _Cost(_Part):
+    amount: Annotated[Any, _number] = None
+    currency: _Text = None
+    source: _Text = None
+
+
+class _Issue(_Part):
+    code: _Text = None
+    message: _Text = None
+
+
+class _ExtraIssue(_Part):
+    field: _Text = None
+    code: _Text = None
+    message: _Text = None
+
+
+class _Error(_Part):
+    type: _Text = None
+    message: _Text = None
+    code: _Code = None
+    status: _Whole = None
+
+
+_usage = _Writer(_Usage, model.Usage)
+_cost = _Writer(_Cost, model.Cost)
+_issue = _Writer(_Issue, model.TokenIssue)
+_extra_issue = _Writer(_ExtraIssue, ExtraIssue)
+_error = _Writer(_Error, model.ErrorInfo)
+
+
+class _Attempt(_Part):
+    started_at: _Time = None
+    duration: _Milliseconds = field(default=None, name="duration_ms")
+    status: _Whole = None
+    error: Annotated[Any, _error.one] = None
+    request_id: _Text = None
+    content_type: _Text = None
+
+
+class _ToolCall(_Part):
+    id: _Text = None
+    name: _Text = None
+    arguments: _Text = None
+    type: _Text = None
+    extra: _Mapping = None
+
+
+_attempt = _Writer(_Attempt, model.Attempt)
+_tool_call = _Writer(_ToolCall, model.ToolCall)
+
+
+class _Completion(_Part):
+    role: _Text = None
+    content: Annotated[Any, _content] = None
+    reasoning: _Text = None
+    tool_calls: Annotated[Any, _tool_call.each] = None
+    refusal: _Text = None
+    extra: _Mapping = None
+
+
+_completion = _Writer(_Completion, model.Completion)
+
+
+class _Step(_Part):
+    id: _Text = None
+    call_id: _Text = None
+    choice: Annotated[int, _choice] = 0
+    agent: _Text = None
+    protocol: _Text = None
+    engine: _Text = None
+    model: _Text = None
+    response_model: _Text = None
+    response_id: _Text = None
+    index: _Given = None
+    # The stored forms are read, which makes no lists, and replaced by what the line has.
+    _stored_messages: _Given = field(default=None, name="messages")
+    _stored_tools: _Given = field(default=None, name="tools")
+    _stored_logprobs: _Given = field(default=None, name="tokens")
+    sampling: _Mapping = None
+    completion: Annotated[Any, _completion.one] = None
+    token_source: _Text = None
+    logprobs_mode: _Text = None
+    token_issue: Annotated[Any, _issue.one] = None
+    finish_reason: _Text = None
+    stop_reason: _Code = None
+    usage: Annotated[Any, _usage.one] = None
+    cost: Annotated[Any, _cost.one] = None
+    started_at: _Time = None
+    latency: _Milliseconds = field(default=None, name="latency_ms")
+    time_to_first_token: _Milliseconds = field(default=None, name="time_to_first_token_ms")
+    attempts: Annotated[Any, _attempt.each] = None
+    status: _Text = None
+    error: Annotated[Any, _error.one] = None
+    reward: Annotated[Any, _number] = None
+    advantage: Annotated[Any, _advantage] = None
+    trainable: Annotated[bool, _untrainable] = True
+    policy_version: _Code = None
+    metadata: _Mapping = None
+    request_bytes: Annotated[Any, _body] = None
+    response_bytes: Annotated[Any, _body] = None
+    extra: _Mapping = None
+    extra_issues: Annotated[Any, _extra_issue.each] = None
+
+
+class _Task(_Part):
+    id: _Text = None
+    data: Annotated[Any, _raw] = None
+
+
+class _ToolRun(_Part):
+    tool_call_id: _Text = None
+    name: _Text = None
+    arguments: Annotated[Any, _raw] = None
+    result: Annotated[Any, _raw] = None
+    error: Annotated[Any, _error.one] = None
+    started_at: _Time = None
+    duration: _Milliseconds = field(default=None, name="duration_ms")
+    step_id: _Text = None
+
+
+_task = _Writer(_Task, model.Task)
+
+
+class _Trajectory(_Part):
+    id: _Text = None
+    name: _Text = None
+    episode_id: _Text = None
+    parent_id: _Text = None
+    parent_step_id: _Text = None
+    group_id: _Text = None
+    rollout_index: _Whole = None
+    task: Annotated[Any, _task.one] = None
+    status: _Text = None
+    stop_reason: _Text = None
+    error: Annotated[Any, _error.one] = None
+    reward: Annotated[Any, _number] = None
+    rewards: Annotated[Any, _numbers] = None
+    metrics: Annotated[Any, _numbers] = None
+    started_at: _Time = None
+    ended_at: _Time = None
+    environment: _Mapping = None
+    metadata: _Mapping = None
+
+
+_step = _Writer(_Step, model.Step)
+_tool_run = _Writer(_ToolRun, model.ToolRun)
+_trajectory = _Writer(_Trajectory, object)
+_encoder = msgspec.json.Encoder()
+
+
+def step_json(step: model.Step, given: Given = (None, None, None, {})) -> bytes:
+    """The JSON of a step. ``given``: what the tables of its line have of it.
+
+    Raises:
+        TypeError: it is none, or holds something else in the place of a record.
+    """
+    part = _step(step, _LEVEL)
+    index, part._stored_messages, part._stored_tools, tokens = given
+    part.index = index if index is None or type(index) is int else _raw(index, _LEVEL)
+    part._stored_logprobs = Raw(dumps(tokens)) if tokens else None
+    return _encode(part)
+
+
+def tool_run_json(run: model.ToolRun) -> bytes:
+    """The JSON of a tool run. Raises as ``step_json``."""
+    return _encode(_tool_run(run, _LEVEL))
+
+
+def trajectory_json(trajectory: Trajectory) -> bytes:
+    """The JSON of a trajectory without its steps and tool runs. Raises as ``step_json``."""
+    fields = _encode(_trajectory(trajectory, 1))[1:]
+    return b'{"schema":"%s"%s%s' % (SCHEMA.encode(), b"" if fields == b"}" else b",", fields)
+
+
+def _encode(part: _Part) -> bytes:
+    try:
+        return _encoder.encode(part)
+    except (TypeError, ValueError, OverflowError):
+        # A class made of `str`, half a surrogate pair, or a number of more than 64 bits.
+        return _encoder.encode(_escaped(part))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_escaped, value))
+    if isinstance(value, _Part):
+        for name in value.__struct_fields__:
+            setattr(value, name, _escaped(getattr(value, name)))
+    is_long = type(value) is int and not -(2**63) <= value < 2**64
+    return Raw(dumps(value)) if is_long or isinstance(value, str) else value

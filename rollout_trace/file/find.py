@@ -1,26 +1,80 @@
-"""Finds trajectories of files without decoding the other ones: by id, by the id of their task, or by position."""
+"""Finds trajectories of files without decoding the other ones: by head, id, task, position or place."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import re
+import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address
-from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
-from rollout_trace.file.decode import BadLine, LineFormat, decode, on_a_fresh_stack
-from rollout_trace.file.heads import TrajectoryHead
-from rollout_trace.file.lines import Damaged, lines
+from rollout_trace.file.compression import is_compressed
+from rollout_trace.file.decode import decode
+from rollout_trace.file.line_format import BadLine, LineFormat, at_any_depth
+from rollout_trace.file.lines import Damaged, Place, SplitLine, lines
 from rollout_trace.file.notes import load_notes
-from rollout_trace.file.records import SCHEMA
+from rollout_trace.file.records import SCHEMA, Record
+from rollout_trace.file.tail import newlines_before
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+
+
+class TaskHead(Record):
+    """The id of a task."""
+
+    id: str | None = None
+
+
+class TrajectoryHead(Record):
+    """The fields by which a trajectory is looked up."""
+
+    schema: str
+    id: str
+    rollout_index: int | None = None
+    task: TaskHead | None = None
+
+
+Head = TypeVar("Head", bound=TrajectoryHead)
+HEAD = LineFormat(SCHEMA, TrajectoryHead)
+
+
+def heads(
+    path: str, damaged: Callable[[FormatError], object], form: LineFormat[Head], start: Place | None = None
+) -> Iterator[tuple[bytes, Head]]:
+    """The lines of the trajectories of a file with their heads. The rest of a line is not checked.
+
+    Args:
+        path: of the file.
+        damaged: called with the error of each line that is no trajectory.
+        form: the fields of a head.
+        start: where to begin; None: at the begin.
+    """
+    for number, line in lines(path, start):
+        try:
+            yield _decode(line, form)
+        except BadLine as error:
+            damaged(error.at(place_of(path, number)))
+            if isinstance(line, SplitLine):
+                # The bytes before the seam may be damaged without their newline.
+                try:
+                    yield _decode(bytes(line[line.seam :]), form)
+                except BadLine:
+                    continue
+
+
+def _decode(line: bytes | Damaged, form: LineFormat[Head]) -> tuple[bytes, Head]:
+    if isinstance(line, Damaged):
+        raise BadLine("", str(line), line.code)
+    return line, at_any_depth(form.decode, line)
+
 
 _SAFE = re.compile(rb"[A-Za-z0-9_.:/ #@+=,-]+")
 """Characters that nearly every writer of JSON leaves as they are; where nothing is found, all lines are decoded."""
@@ -34,7 +88,7 @@ _SHORT = 4096
 
 
 class FoundHead(TrajectoryHead):
-    """What a trajectory is found by, and what a list of several found ones shows."""
+    """The fields by which a trajectory is found, and those that a list of several shows."""
 
     name: str = "agent"
     episode_id: str | None = None
@@ -69,12 +123,9 @@ class Found(NamedTuple):
             FormatError: the line does not match the format.
         """
         try:
-            try:
-                trajectory = decode(self.line)
-            except RecursionError:
-                trajectory = on_a_fresh_stack(decode, self.line)
+            trajectory = at_any_depth(decode, self.line)
         except BadLine as error:
-            raise _format_error(self.place, error) from error
+            raise error.at(self.place) from error
         notes = load_notes(self.path, lambda error: None)
         if notes is not None:
             notes.apply(trajectory)
@@ -157,7 +208,7 @@ def with_id(paths: Sequence[str], wanted: str) -> list[Found]:
 
 
 def _with_beginning(paths: Sequence[str], wanted: str) -> list[Found]:
-    """What ``with_id`` returns for an id, or its beginning. Of each line only the beginning is looked at.
+    """Finds what ``with_id`` returns for an id, or its beginning. Of each line only the beginning is looked at.
 
     Empty where there is none, and where a line does not begin as this library writes it.
     """
@@ -169,7 +220,11 @@ def _with_beginning(paths: Sequence[str], wanted: str) -> list[Found]:
         for offset, own in _ids_of(path):
             if own is None:
                 return []
-            found = found_in(path, (offset, None, _line_from(path, offset))) if own.startswith(text) else None
+            if not own.startswith(text):
+                continue
+            with open(path, "rb") as file:
+                file.seek(offset)
+                found = found_in(path, (offset, None, stripped(file.readline())))
             if found is None:
                 continue
             if found.head.id == wanted:
@@ -202,12 +257,6 @@ def _ids_of(path: str) -> Iterator[tuple[int, bytes | None]]:
             base += size
 
 
-def _line_from(path: str, offset: int) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(offset)
-        return stripped(file.readline())
-
-
 def of_episode(paths: Sequence[str], episode_id: str) -> list[Found]:
     """The trajectories of an episode, in the order of their lines."""
     found = (found_in(path, hit) for path in paths for hit in _lines_with(path, _needle(episode_id)))
@@ -218,13 +267,9 @@ def found_in(path: str, hit: Hit, damaged: Callable[[FormatError], object] = lam
     """The trajectory of a line; None where it has none, and ``damaged`` is called with why."""
     offset, number, line = hit
     try:
-        try:
-            head = _FORMAT.decode(line)
-        except RecursionError:
-            head = on_a_fresh_stack(_FORMAT.decode, line)
+        head = at_any_depth(_FORMAT.decode, line)
     except BadLine as error:
-        place = place_of(path, number if offset is None else _line_number(path, offset))
-        damaged(_format_error(place, error))
+        damaged(error.at(place_of(path, number if offset is None else _line_number(path, offset))))
         return None
     return Found(path, offset, number, line, head)
 
@@ -239,22 +284,18 @@ def place_of(path: str, number: int | None) -> str:
     return f"{path}, line {number}"
 
 
-def _format_error(place: str, error: BadLine) -> FormatError:
-    return FormatError(f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}")
-
-
 def _needle(text: str) -> bytes:
     """The longest part of a text that stands in a line as it is; lines without it need not be decoded."""
     return max(_SAFE.findall(text.encode("utf-8", "replace")), key=len, default=b"")
 
 
 def is_plain(path: str) -> bool:
-    """Whether the lines of a file can be searched in place: it is a local one, not compressed and not empty."""
+    """Tells whether the lines of a file can be searched in place: it is a local one, not compressed and not empty."""
     if is_address(path) or not os.path.isfile(path) or not os.path.getsize(path):
         return False
     with open(path, "rb") as file:
         magic = file.read(4)
-    return not (magic.startswith(GZIP_MAGIC) or magic == ZSTD_MAGIC or path.endswith((".gz", ".zst")))
+    return not (is_compressed(magic) or path.endswith((".gz", ".zst")))
 
 
 def _all_lines(path: str) -> Iterator[Hit]:
@@ -298,9 +339,85 @@ def _backwards(path: str, damaged: Callable[[FormatError], object]) -> Iterator[
 
 
 def _line_number(path: str, offset: int) -> int:
-    number = 1
     with open(path, "rb") as file:
-        while offset > 0 and (block := file.read(min(offset, _BLOCK))):
-            number += block.count(b"\n")
-            offset -= len(block)
-    return number
+        return newlines_before(file, offset) + 1
+
+
+class IndexedLine(NamedTuple):
+    """A line with a trajectory."""
+
+    path: str
+    number: int
+    """From 1."""
+    file: BinaryIO
+    offset: int
+    """In ``file``, in bytes."""
+    length: int
+    head: FoundHead
+
+    @property
+    def place(self) -> str:
+        """File and line, for a message."""
+        return place_of(self.path, self.number)
+
+    def load(self) -> Trajectory:
+        """The trajectory, with its notes.
+
+        Raises:
+            FormatError: the line does not match the format.
+        """
+        self.file.seek(self.offset)
+        found = found_in(self.path, (None, self.number, stripped(self.file.read(self.length))))
+        if found is None:
+            raise FormatError(f"{self.place}: the line has changed while it was read.")
+        return found.load()
+
+
+class LineIndex:
+    """The lines of files, in their order. Compressed files, and those at addresses, are unpacked to temporary ones.
+
+    Args:
+        paths: of the files.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.problems: list[FormatError] = []
+        """An error for each line that is no trajectory."""
+        self.lines: list[IndexedLine] = []
+        self._files = ExitStack()
+        with ExitStack() as stack:
+            stack.push(self._files)
+            for path in paths:
+                self._add(path)
+            stack.pop_all()
+
+    def __enter__(self) -> LineIndex:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def _add(self, path: str) -> None:
+        if is_plain(path):
+            file = self._files.enter_context(open(path, "rb"))  # noqa: SIM115 - closed with the others
+            offset = 0
+            for number, raw in enumerate(file, 1):
+                self._keep(path, number, file, offset, raw)
+                offset += len(raw)
+            return
+        unpacked = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        for number, line in lines(path):
+            if isinstance(line, bytes):
+                offset = unpacked.tell()
+                unpacked.write(line)
+                self._keep(path, number, unpacked, offset, line)
+            else:
+                self.problems.append(FormatError(f"{place_of(path, number)}: {line}"))
+
+    def _keep(self, path: str, number: int, file: BinaryIO, offset: int, line: bytes) -> None:
+        bare = stripped(line)
+        found = found_in(path, (None, number, bare), self.problems.append) if bare else None
+        if found is not None:
+            self.lines.append(IndexedLine(path, number, file, offset, len(line), found.head))

@@ -14,9 +14,9 @@ import time
 from itertools import count
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace._version import __version__
 from rollout_trace.file import journal_lock
 from rollout_trace.file.journal_format import FILE, VERSION, pack
@@ -40,7 +40,7 @@ def folder_of(output: str | os.PathLike[str]) -> Path:
 
 
 class Pin:
-    """What keeps files from being deleted: one unfinished trajectory."""
+    """Keeps files from being deleted: one unfinished trajectory."""
 
     __slots__ = ("files",)
 
@@ -50,7 +50,7 @@ class Pin:
 
 
 class JournalFile:
-    """One file of a journal, open and locked until nothing refers to it any more."""
+    """A file of a journal, open and locked until nothing refers to it any more."""
 
     __slots__ = ("_gone", "check_at", "fd", "path", "pins", "size", "writing")
 
@@ -69,9 +69,9 @@ class JournalFile:
     def __del__(self) -> None:
         # Not closed by hand: a thread in the middle of a write refers to the file, and the number of a closed
         # descriptor may belong to a file of the user's a moment later.
-        self.forget()
+        self.close()
 
-    def forget(self) -> None:
+    def close(self) -> None:
         """Closes the descriptor. By hand only where nobody can be writing.
 
         In a forked process at once: its descriptor shares the lock, which would outlive the other process.
@@ -82,7 +82,7 @@ class JournalFile:
 
     @property
     def is_needed(self) -> bool:
-        """Whether an unfinished trajectory has records in it, or one is being written."""
+        """Tells whether an unfinished trajectory has records in it, or one is being written."""
         return bool(self.pins or self.writing)
 
     @property
@@ -102,7 +102,7 @@ class JournalFile:
             return
         if not journal_lock.HAS_LOCKS:
             # Windows deletes no open file. Nobody writes: whoever began to would be in `writing`.
-            self.forget()
+            self.close()
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -131,7 +131,7 @@ class JournalFiles:
         self._numbers = count()
         self._start = os.urandom(4).hex()
         self._files: set[JournalFile] = set()
-        _open.add(self)
+        renew_after_fork(self, JournalFiles.renew)
 
     def append(self, buffers: list[bytes], pin: Pin) -> bool:
         """Appends a record, and keeps its file until ``release(pin)``. False if it could not be written.
@@ -160,7 +160,7 @@ class JournalFiles:
         return True
 
     def has(self, pin: Pin) -> bool:
-        """Whether the files with its records are all there still."""
+        """Tells whether the files with its records are all there still."""
         return bool(pin.files) and all(file.is_there for file in list(pin.files))
 
     def forget_deleted(self, pin: Pin) -> None:
@@ -204,10 +204,10 @@ class JournalFiles:
             file.pins.clear()
         self._files.clear()
 
-    def forget(self) -> None:
-        """For a forked process: the files are the other process's; this one makes its own with its first record."""
+    def renew(self) -> None:
+        """Begins anew in a forked process: the files are the other process's, and the next record makes its own."""
         for file in list(self._files):
-            file.forget()
+            file.close()
         self._files, self._current = set(), None
         self._start = os.urandom(4).hex()
         self.generation += 1
@@ -330,13 +330,3 @@ class JournalFiles:
 
 _WRITEV = hasattr(os, "writev")
 _close = os.close  # Finalizers run when the names of modules may be gone.
-_open: WeakSet[JournalFiles] = WeakSet()
-
-
-def _after_fork() -> None:
-    for files in list(_open):
-        files.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -42,7 +42,7 @@ class Damage(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One whole record."""
+    """A whole record."""
 
     offset: int
     kind: int

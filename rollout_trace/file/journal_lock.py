@@ -1,4 +1,4 @@
-"""Whether the process that writes a journal lives: it holds a lock on the file as long as it does."""
+"""Tells if the process that writes a journal lives: it holds a lock on the file as long as it does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start_of(pid: int) -> int | None:
 
 
 def may_live(first: dict[str, Any]) -> bool:
-    """Whether the process that wrote a journal may live still, by its first record: for files without locks.
+    """Tells whether the process that wrote a journal may live still, by its first record: for files without locks.
 
     True for a process of another machine: nothing can be found out about it here.
     """

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import zlib
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from io import BytesIO
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from rollout_trace.file.addresses import open_binary
-from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC, import_zstandard
+from rollout_trace.file.compression import Damaged as Damaged
+from rollout_trace.file.compression import members_of
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_CHUNK = 1 << 16
 _PLAIN_CHUNK = 1 << 18
 _BLANK = re.compile(rb"\s*")
 LONGEST_LINE = 1 << 30
 """Bytes of a line, decompressed. A longer one is not read: a few KB of compressed zeros can stand for any number."""
 _LONGEST_FOREIGN = 1 << 20
 """The same of a line that begins with anything but an object: it is no trajectory, whatever else it holds."""
-_BURST = 1 << 24
-"""Bytes that are decompressed at once, at most."""
-_ZSTD_SLICE = 1 << 11
-"""Compressed bytes that zstd is given at once. It has no limit for what comes out, which is 64 MB at most of these."""
-
-
-class Damaged(Exception):
-    """Compressed bytes that cannot be decompressed, or a line that is too long; yielded in place of lines.
-
-    Args:
-        problem: what was expected, and what was found.
-        code: name of the rule that is broken, as that of ``BadLine``.
-    """
-
-    def __init__(self, problem: str, code: str = "damaged-compression") -> None:
-        super().__init__(problem)
-        self.code = code
 
 
 class SplitLine(bytes):
@@ -58,7 +39,7 @@ def lines(path: str, start: Place | None = None) -> Iterator[tuple[int, bytes | 
 
 
 class Place(NamedTuple):
-    """Where a line begins in a file."""
+    """The place at which a line begins in a file."""
 
     member: int = 0
     """Offset in the file of a compressed member; 0 where the file is plain."""
@@ -81,7 +62,7 @@ class NumberedLines:
     def __init__(self, file: BinaryIO, path: str, *, is_start: bool = True, start: Place | None = None) -> None:
         start = start or Place()
         self._file = file
-        self._members = _members_of(file, path)
+        self._members = members_of(file, path)
         is_plain = self._members is None
         if self._members is not None:
             self._members.start = start.member
@@ -106,17 +87,17 @@ class NumberedLines:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the file is compressed."""
+        """Tells whether the file is compressed."""
         return self._members is not None
 
     @property
     def place(self) -> Place:
-        """Where the line begins that was yielded last."""
+        """The place of the line that was yielded last."""
         return self._place(self._begin, self._number)
 
     @property
     def rest(self) -> Place:
-        """Where reading goes on when the file has grown: behind the last line that ended with a newline.
+        """The place at which reading goes on when the file has grown: behind the last line that ended with a newline.
 
         What was yielded with this number or a higher one lacked its end, or was damaged, and is yielded anew then.
         """
@@ -212,7 +193,7 @@ def line_at(path: str, place: Place, length: int) -> bytes:
         EOFError: it has no such line any more.
     """
     with open_binary(path) as file:
-        members = _members_of(file, path)
+        members = members_of(file, path)
         if members is None:
             file.seek(place.begin)
             found = [file.read(length)]
@@ -265,7 +246,7 @@ class _Pending:
             self._buffer = BytesIO()
 
     def line(self, seam: int) -> bytes | Damaged:
-        """What was added, as a line; ``seam``: offset of its last compressed member."""
+        """Returns what was added, as a line; ``seam``: offset of its last compressed member."""
         if self._problem is not None:
             return Damaged(*self._problem)
         line = b"" if self._buffer is None else self._buffer.getvalue().rstrip()
@@ -273,87 +254,3 @@ class _Pending:
             line = SplitLine(line)
             line.seam = seam
         return line
-
-
-def _members_of(file: BinaryIO, path: str) -> _Members | None:
-    """The members of a compressed file; None of a plain one. Leaves the file at its begin."""
-    magic, suffix = file.read(4), os.path.splitext(path)[1]
-    file.seek(0)
-    # A file may lack its suffix, or have it and be unpacked: the bytes decide where they can.
-    is_json = magic[:1] in (b"{", b"\n", b"\r", b" ", b"\xef")
-    if magic.startswith(GZIP_MAGIC) or (suffix == ".gz" and magic and not is_json):
-        return _Members(file, GZIP_MAGIC, lambda: zlib.decompressobj(31), zlib.error)
-    if magic == ZSTD_MAGIC or (suffix == ".zst" and magic and not is_json):
-        zstandard = import_zstandard(path)
-        return _Members(file, ZSTD_MAGIC, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError)
-    return None
-
-
-class _Members:
-    """The decompressed parts of a file of gzip members or zstd frames, one after the other."""
-
-    def __init__(self, file: BinaryIO, magic: bytes, new: Any, error: type[Exception]) -> None:
-        self._file = file
-        self._magic = magic
-        self._new = new
-        self._error = error
-        self.start = 0
-        """Offset in the file of the member being read."""
-
-    def parts(self) -> Iterator[bytes | Damaged | None]:
-        while True:
-            try:
-                yield from self._members()
-                return
-            except (self._error, EOFError) as error:
-                yield Damaged(f"expected compressed data, got bytes that cannot be decompressed: {error}")
-            if not self._seek_next():
-                return
-
-    def _members(self) -> Iterator[bytes | None]:
-        """Yields the parts of each member from ``self.start`` on, and None after it; raises at a damaged one."""
-        self._file.seek(self.start)
-        data = self._file.read(_CHUNK)
-        while data:
-            member = self._new()
-            while True:
-                data = yield from self._inflate(member, data)
-                if member.eof:
-                    break
-                data = self._file.read(_CHUNK)
-                if not data:
-                    raise EOFError("the file ends inside of them (its writer was stopped?)")
-            yield None
-            self.start = self._file.tell() - len(data)
-            data = data or self._file.read(_CHUNK)
-
-    def _inflate(self, member: Any, data: bytes) -> Generator[bytes, None, bytes]:
-        """Yields what the bytes decompress to, in parts of bounded size. Returns those behind the member's end."""
-        if self._magic == ZSTD_MAGIC:
-            for at in range(0, len(data), _ZSTD_SLICE):
-                yield member.decompress(data[at : at + _ZSTD_SLICE])
-                if member.eof:
-                    return bytes(member.unused_data) + data[at + _ZSTD_SLICE :]
-            return b""
-        while True:
-            part = member.decompress(data, _BURST)
-            yield part
-            data = member.unconsumed_tail
-            # A full part: more may be left although all bytes were taken.
-            if member.eof or (not data and len(part) < _BURST):
-                return bytes(member.unused_data)
-
-    def _seek_next(self) -> bool:
-        """Moves ``self.start`` to the next magic number after the damaged member. False where there is none."""
-        at, window = self.start + 1, b""
-        self._file.seek(at)
-        while chunk := self._file.read(_CHUNK):
-            window += chunk
-            found = window.find(self._magic)
-            if found >= 0:
-                self.start = at + found
-                return True
-            at += max(0, len(window) - len(self._magic) + 1)
-            # The magic number may lie across two chunks.
-            window = window[-len(self._magic) + 1 :]
-        return False

@@ -17,15 +17,14 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
-from uuid import uuid4
 
 import msgspec
 
-from rollout_trace.file.addresses import is_address, join, open_binary
-from rollout_trace.file.decode import BadLine, Parsed, parse
-from rollout_trace.file.kinds import refuse_special_file
-from rollout_trace.file.modes import create, make_folder
+from rollout_trace.file.addresses import is_address, join, open_binary, refuse_special_file
+from rollout_trace.file.decode import Parsed, parse
+from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.records import SCHEMA, Head
+from rollout_trace.file.replacing import make_folder, replacing
 
 MediaMode: TypeAlias = Literal["inline", "folder"]
 
@@ -145,18 +144,9 @@ class MediaFolder:
         if _size(place) == len(data):
             return
         make_folder(self.path, self._mode)
-        # Written aside and renamed: readers never see a part, and processes that write the same data do not collide.
-        temporary = self.path / f".{name}.{uuid4().hex}"
-        try:
-            with open(create(temporary, self._mode), "wb") as file:
-                file.write(data)
-                if self._fsync:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(temporary, place)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        # Readers never see a part, and processes that write the same data do not collide.
+        with replacing(place, mode=self._mode, fsync=self._fsync) as file:
+            file.write(data)
 
 
 def restore(line: bytes, folder: str | os.PathLike[str]) -> bytes:
@@ -206,7 +196,7 @@ def references(line: bytes) -> dict[str, int]:
 
 
 def media_problems(line: bytes, folder: str | os.PathLike[str]) -> Iterator[MissingMedia]:
-    """What ``restore`` would raise, for each of the media of a line."""
+    """Yields what ``restore`` would raise, for each of the media of a line."""
     mark = _mark_of(line)
     seen: set[bytes] = set()
     for match in () if mark is None else re.finditer(_REFERENCE % re.escape(mark), line):

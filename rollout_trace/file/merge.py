@@ -7,19 +7,16 @@ import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
-from uuid import uuid4
+from typing import NamedTuple
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address, is_file, size_of
 from rollout_trace.file.compression import compressor
-from rollout_trace.file.decode import on_a_fresh_stack
-from rollout_trace.file.fold import steps_missing
+from rollout_trace.file.copies import NotedLine, copy_lines, missing_media, steps_missing
+from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.lines import SplitLine, lines
-from rollout_trace.file.media import MissingMedia
-from rollout_trace.file.merge_media import CarriedMedia, missing_media
 from rollout_trace.file.notes import SUFFIX, is_notes_file, merge_notes, note_lines, notes_path
 from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
 from rollout_trace.file.records import NoteRecord
@@ -99,7 +96,7 @@ def merge(
     files = expand_paths(paths)
     target = check_path(out)
     check_output(target, files, overwrite=overwrite)
-    compress = compressor(target)
+    compressor(target)  # A missing package is said before the files are read.
     plan = _Plan(files, on_error)
     report = MergeReport(
         output=str(target),
@@ -108,17 +105,12 @@ def merge(
         unmatched_notes=plan.unmatched,
         unreadable=plan.unreadable,
     )
-    media = CarriedMedia(target)
-    try:
-        write_whole(target, mode_of(files), lambda file: _write(file, plan, media, compress, report))
-    except BaseException:
-        media.remove()
-        raise
+    copy_lines(target, mode_of(files), lambda put: _copy(plan, put, report))
     return report
 
 
 class _Plan:
-    """Which lines are written, with which notes: found in a first reading. A line is (index of its file, number)."""
+    """The lines that are written, and their notes: found in a first reading. A line is (index of its file, number)."""
 
     def __init__(self, files: list[str], on_error: OnError) -> None:
         self.files = files
@@ -176,39 +168,26 @@ def _identity(path: str) -> tuple[tuple[int, int], int]:
     return (state.st_dev, state.st_ino), state.st_size
 
 
-def _write(
-    file: BinaryIO, plan: _Plan, media: CarriedMedia, compress: Callable[[bytes], bytes] | None, report: MergeReport
-) -> None:
+class _Line(NamedTuple):
+    path: str
+    number: int
+    data: bytes
+    note: NoteRecord | None
+
+
+def _copy(plan: _Plan, put: Callable[[NotedLine], None], report: MergeReport) -> None:
     for index, path in enumerate(plan.files):
         for number, line in lines(path):
             if (index, number) not in plan.kept or not isinstance(line, bytes):
                 continue
             data = bytes(line[line.seam :]) if (index, number) in plan.parts and isinstance(line, SplitLine) else line
             note = plan.notes.get((index, number))
-            if note is None:
-                media.carry(data, path)
-            else:
-                data = _folded(media, data, note, path, number, report)
+            put(_Line(path, number, data, note))
+            if note is not None:
+                report.unmatched_steps += at_any_depth(steps_missing, data, note)
                 report.notes += 1
-            data = bytes(data) + b"\n"
-            file.write(data if compress is None else compress(data))
             report.written += 1
     plan.check_unchanged(report.written)
-
-
-def _folded(media: CarriedMedia, line: bytes, note: NoteRecord, path: str, number: int, report: MergeReport) -> bytes:
-    def fold() -> tuple[bytes, list[str]]:
-        return media.folded(line, note, path), steps_missing(line, note)
-
-    try:
-        try:
-            folded, missing = fold()
-        except RecursionError:
-            folded, missing = on_a_fresh_stack(fold)
-    except MissingMedia as error:
-        raise FormatError(f"{path}, line {number}, {error}") from error
-    report.unmatched_steps += missing
-    return folded
 
 
 def check_output(target: Path, files: list[str], *, overwrite: bool, doing: str = "merge") -> None:
@@ -254,19 +233,3 @@ def mode_of(files: list[str]) -> int:
             continue
         mode &= stat.S_IMODE(os.stat(path).st_mode)
     return mode
-
-
-def write_whole(target: Path, mode: int, write: Callable[[BinaryIO], None]) -> None:
-    """Writes a file aside and renames it, so that nobody sees a part of it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / f".{target.name}.{uuid4().hex}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    try:
-        with open(os.open(temporary, flags, mode | 0o600), "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())  # The old files may be removed next.
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

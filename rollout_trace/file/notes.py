@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_file, open_binary
-from rollout_trace.file.decode import BadLine, LineFormat, on_a_fresh_stack
+from rollout_trace.file.line_format import BadLine, LineFormat, at_any_depth
 from rollout_trace.file.lines import Damaged, lines
 from rollout_trace.file.records import NOTE_SCHEMA, SCHEMA, NoteRecord, StepNoteRecord
 
@@ -53,7 +53,7 @@ def _holds_trajectories(path: str) -> bool:
 
 
 def merge_notes(earlier: NoteRecord | None, later: NoteRecord) -> NoteRecord:
-    """One note with the values of both; those of the later one win."""
+    """Merges two notes; the values of the later one win."""
     if earlier is None:
         return later
     scored = later.reward is not None or bool(later.rewards)
@@ -159,7 +159,7 @@ class Notes:
         self._without_step += [f"{one} of trajectory {brief(trajectory.id)}" for one in missing]
 
     def unmatched(self) -> list[str]:
-        """What the notes name and no trajectory so far had: ``trajectory 'a'``, ``step 3 of trajectory 'b'``."""
+        """Lists what the notes name and no trajectory so far had: ``trajectory 'a'``, ``step 3 of trajectory 'b'``."""
         missing = [f"trajectory {brief(one)}" for one in self._by_id if one not in self._found]
         return [*missing, *dict.fromkeys(self._without_step)]
 
@@ -188,14 +188,10 @@ def load_notes(
 def note_lines(path: str, damaged: Callable[[FormatError], object]) -> Iterator[NoteRecord]:
     """The notes of a file of notes, one by one. ``damaged``: as for ``load_notes``."""
     for number, line in lines(path):
-        place = f"{path}, line {number}"
         try:
             yield decode_note(line)
         except BadLine as error:
-            where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
-            problem = FormatError(where)
-            problem.__cause__ = error
-            damaged(problem)
+            damaged(error.at(f"{path}, line {number}"))
 
 
 def note_lines_by_id(path: str) -> Iterator[tuple[str, bytes]]:
@@ -215,10 +211,7 @@ def decode_note(line: bytes | Damaged) -> NoteRecord:
     """
     if isinstance(line, Damaged):
         raise BadLine("", str(line), line.code)
-    try:
-        note = _FORMAT.decode(line)
-    except RecursionError:
-        note = on_a_fresh_stack(_FORMAT.decode, line)
+    note = at_any_depth(_FORMAT.decode, line)
     for at, step in enumerate(note.steps):
         if step.id is None and step.index is None:
             raise BadLine(f"$.steps[{at}]", "expected the id or the index of a step, got neither", "missing-field")

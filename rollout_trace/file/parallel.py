@@ -16,10 +16,19 @@ import msgspec
 from rollout_trace import guard
 from rollout_trace._python import without_interrupts
 from rollout_trace.data.user_values import brief
-from rollout_trace.file.decode import Parsed, on_a_fresh_stack
-from rollout_trace.file.packed import Batch, from_bytes, parsed_line
-from rollout_trace.file.parallel_worker import read_message, skip_to_begin, wanted_of, write_message
-from rollout_trace.file.parts import Part, parts_of
+from rollout_trace.file.decode import Parsed
+from rollout_trace.file.line_format import at_any_depth
+from rollout_trace.file.parallel_worker import (
+    Batch,
+    Part,
+    from_bytes,
+    parsed_line,
+    parts_of,
+    read_message,
+    skip_to_begin,
+    wanted_of,
+    write_message,
+)
 
 _AHEAD = 2
 """Parts that each process is asked for before the first of them is wanted."""
@@ -163,11 +172,7 @@ class Workers:
             data = read_message(process.stdout)
             if data is None:
                 raise _Broken(_ended(process))
-            try:
-                batch = from_bytes(data)
-            except RecursionError:
-                # The limit counts the caller's frames too.
-                batch = on_a_fresh_stack(from_bytes, data)
+            batch = at_any_depth(from_bytes, data)
             yield batch
             if batch.is_end or batch.has_problem:
                 return

@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, TypeAlias
 from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, shown, to_local
-from rollout_trace.file.decode import BadLine, build, on_a_fresh_stack, parse
-from rollout_trace.file.kinds import is_history_file, refuse_special_file
+from rollout_trace.file.addresses import (
+    has_magic,
+    is_address,
+    is_history_file,
+    join,
+    matching,
+    names_in,
+    refuse_special_file,
+    shown,
+    to_local,
+)
+from rollout_trace.file.decode import build, parse
+from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
 from rollout_trace.file.media import MissingMedia, parse_restored
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
@@ -112,7 +122,11 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _read_files(self, workers: int) -> Iterator[Trajectory]:
         # Not before the first one is asked for.
-        pool = None if workers == 1 else _pool(self.paths, workers, self._media)
+        pool = None
+        if workers != 1:
+            from rollout_trace.file.parallel import Workers
+
+            pool = Workers(self.paths, workers, has_media=self._media == "restore")
         try:
             for at, path in enumerate(self.paths):
                 notes = self._notes.of(path)
@@ -259,25 +273,17 @@ class _NotesOfFiles:
         guard.warn(f"{matches} nothing in the files read{perhaps}: {', '.join(self._unmatched)}{more}")
 
 
-def _pool(paths: list[str], workers: int, media: ReadMedia) -> Workers:
-    from rollout_trace.file.parallel import Workers
-
-    return Workers(paths, workers, has_media=media == "restore")
-
-
 def _parse_line(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:
     place = f"{path}, line {number}"
     if isinstance(line, Damaged):
         raise FormatError(f"{place}: {line}")
     try:
-        try:
-            return _decode_line(path, line, media)
-        except RecursionError:
-            # The limit counts the caller's frames too: whether a line can be read must not depend on them.
-            return on_a_fresh_stack(_decode_line, path, line, media)
-    except (BadLine, MissingMedia) as error:
-        where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
-        raise FormatError(where) from error
+        parsed = at_any_depth(parse, line) if media == "keep" else at_any_depth(parse_restored, line, path)
+        return at_any_depth(build, parsed)
+    except MissingMedia as error:
+        raise FormatError(f"{place}, {error}") from error
+    except BadLine as error:
+        raise error.at(place) from error
 
 
 def _foreign_file_error(path: str, line: bytes | Damaged, error: FormatError) -> FormatError:
@@ -287,10 +293,6 @@ def _foreign_file_error(path: str, line: bytes | Damaged, error: FormatError) ->
     foreign = FormatError(f"{path} is no rollout file, as rt.recording() writes them: {error}")
     foreign.__cause__ = error.__cause__
     return foreign
-
-
-def _decode_line(path: str, line: bytes, media: ReadMedia) -> Trajectory:
-    return build(parse(line) if media == "keep" else parse_restored(line, path))
 
 
 def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
@@ -311,12 +313,9 @@ def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
                 f"got {brief(one)}."
             )
     found = [file for one in paths for file in _expand(to_local(one))]
+    only = "has files of notes alone" if found else "is empty"
     # Left out of lists too: a shell's `*.jsonl` names the notes beside the files that they belong to.
-    without_notes = [file for file in found if not (is_notes_file(file) or is_history_file(file))]
-    if not without_notes:
-        only = "has files of notes alone" if found else "is empty"
-        raise FileNotFoundError(f"the list of files to read {only}: name at least one file of trajectories.")
-    return without_notes
+    return _with_trajectories(found, f"the list of files to read {only}: name at least one file of trajectories.")
 
 
 def _expand(path: str) -> list[str]:
@@ -343,14 +342,21 @@ def _at_address(address: str) -> list[str]:
 
 
 def _of_folder(folder: str, files: list[str]) -> list[str]:
-    found = [file for file in files if not (is_notes_file(file) or is_history_file(file))]
-    if not found:
-        raise FileNotFoundError(f"there is no file of trajectories in {folder}: none ends with {', '.join(SUFFIXES)}.")
-    return found
+    none = f"there is no file of trajectories in {folder}: none ends with {', '.join(SUFFIXES)}."
+    return _with_trajectories(files, none)
 
 
 def _of_pattern(pattern: str, files: list[str]) -> list[str]:
+    return _with_trajectories(files, f"no file matches the pattern {pattern}.")
+
+
+def _with_trajectories(files: list[str], none: str) -> list[str]:
+    """Leaves out notes and histories.
+
+    Raises:
+        FileNotFoundError: nothing else is among the files; ``none`` is the message.
+    """
     found = [file for file in files if not (is_notes_file(file) or is_history_file(file))]
     if not found:
-        raise FileNotFoundError(f"no file matches the pattern {pattern}.")
+        raise FileNotFoundError(none)
     return found

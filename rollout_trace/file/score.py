@@ -1,30 +1,95 @@
-"""``score`` and ``ascore``: a function scores the trajectories of files, and what it returns is noted beside them."""
+"""Scores the trajectories of files with a function, and notes what it returns beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from rollout_trace import _event_loop
 from rollout_trace._event_loop import POLL
+from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import error_info
-from rollout_trace.data.user_values import brief, is_async, position
-from rollout_trace.file.annotate import append_notes, checked_note
+from rollout_trace.data.user_values import brief, is_async, position, to_builtin
+from rollout_trace.errors import FormatError
+from rollout_trace.file.annotate import VALUES, append_notes, checked_note
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
 from rollout_trace.file.records import NoteRecord
-from rollout_trace.file.score_results import ScoreReport, name_of, result_values
 from rollout_trace.guard import describe, printable
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+
+
+@document_fields
+@dataclass(slots=True, kw_only=True)
+class ScoreReport:
+    """What ``score`` did. The four counts together are the trajectories of the files, each id of a file once."""
+
+    scored: int = 0
+    """Trajectories whose score was noted."""
+    skipped: int = 0
+    """Trajectories that were scored before, or that ``where`` left out."""
+    failed: int = 0
+    """Trajectories for which the function raised, or returned what is no score. A note has the error."""
+    unscored: int = 0
+    """Trajectories for which the function returned None. Nothing is noted of them."""
+    errors: list[str] = field(default_factory=list)
+    """The first failures: trajectory id, exception class and message. At most 10."""
+    unreadable: list[FormatError] = field(default_factory=list)
+    """An error for each line, and each note, that could not be read."""
+
+    def __str__(self) -> str:
+        parts = [f"scored {self.scored}, skipped {self.skipped}, failed {self.failed}"]
+        if self.unscored:
+            parts.append(f"without a score {self.unscored}: the function returned None")
+        if self.errors:
+            more = f" (and {self.failed - len(self.errors)} more)" if self.failed > len(self.errors) else ""
+            parts.append(f"failures: {'; '.join(self.errors)}{more}")
+        if self.unreadable:
+            parts.append(f"lines that could not be read: {len(self.unreadable)}, the first: {self.unreadable[0]}")
+        return "; ".join(parts)
+
+
+def result_values(result: Any) -> Mapping[str, Any] | None:
+    """The values to note for what a scoring function returned, unchecked; None where it gave no score.
+
+    Raises:
+        TypeError: it is a dict, or an object, of which it cannot be told what is what.
+    """
+    found = to_builtin(result)
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        return {"reward": found}
+    known = [name for name in found if name in VALUES]
+    others = [name for name in found if name not in VALUES]
+    if known and others:
+        raise TypeError(
+            f"the function returned {brief(others[0])} beside {brief(known[0])}; give named rewards in 'rewards', and "
+            "what else there is in 'metadata'."
+        )
+    if others:
+        return {"rewards": found}
+    return found if any(value is not None and value != {} for value in found.values()) else None
+
+
+def name_of(function: Any) -> str | None:
+    """The name under which the scores of a function are noted; None for a lambda, which shares its name with others."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return None if name.endswith("<lambda>") else str(name)
+
 
 T = TypeVar("T")
 Function: TypeAlias = "Callable[[Trajectory], Any]"
@@ -95,7 +160,7 @@ async def ascore(
 
 
 class _Scoring:
-    """One run of a function over files."""
+    """A run of a function over files."""
 
     def __init__(
         self,
@@ -122,7 +187,7 @@ class _Scoring:
             raise TypeError(f"name is {brief(name)} ({type(name).__name__}); give a name for the scores, as text.")
         self._function = function
         self._is_async = is_async(function)
-        self._where = where or _has_no_reward
+        self._where = where or (lambda one: one.reward is None)
         self._name = name_of(function) if name is None else name
         self._again = again
         self._files = expand_paths(path)
@@ -255,10 +320,6 @@ class _Scoring:
             setattr(self._report, what, getattr(self._report, what) + 1)
             if error is not None and len(self._report.errors) < _ERRORS_KEPT:
                 self._report.errors.append(error)
-
-
-def _has_no_reward(trajectory: Trajectory) -> bool:
-    return trajectory.reward is None
 
 
 async def _called(function: Function, trajectory: Trajectory) -> Any:

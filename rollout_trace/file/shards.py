@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
-from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file import journal_lock
 from rollout_trace.file.addresses import shown
-from rollout_trace.file.modes import create, make_folder
+from rollout_trace.file.replacing import create, make_folder
 from rollout_trace.file.writer import JSONLWriter, Line
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ _TRIES = 10_000
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file has the name of a shard."""
+    """Tells whether a file has the name of a shard."""
     return _SHARD.fullmatch(name) is not None
 
 
 def lines_among(names: Iterable[str]) -> list[str]:
-    """Of the names of a folder's files, those of files of lines: no history, nothing hidden. Sorted.
+    """Selects the names of files of lines in a folder, sorted: no history, nothing hidden.
 
     Notes are among them.
     """
@@ -145,7 +145,7 @@ class ShardWriter:
         self._check_folder()
         self._is_closed = False
         self._reset()
-        _writers.add(self)
+        renew_after_fork(self, ShardWriter.renew)
 
     def _check_folder(self) -> None:
         if self._folder.exists() and not self._folder.is_dir():
@@ -279,15 +279,3 @@ def check_address(address: str) -> str:
             f"{shown(address)} names no folder: give one, such as {address.rstrip('/:')}://bucket/rollouts."
         )
     return plain
-
-
-_writers: WeakSet[ShardWriter] = WeakSet()
-
-
-def _after_fork() -> None:
-    for writer in list(_writers):
-        writer.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

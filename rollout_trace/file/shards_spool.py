@@ -10,14 +10,14 @@ from collections import defaultdict
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from weakref import WeakSet
 
 import msgspec
 
+from rollout_trace._forks import renew_after_fork
 from rollout_trace.file import journal_lock
 from rollout_trace.file.addresses import shown
-from rollout_trace.file.modes import make_folder
 from rollout_trace.file.plain import dumps
+from rollout_trace.file.replacing import make_folder
 from rollout_trace.file.shards import host_label, is_shard_name
 
 ROOT = "ROLLOUT_TRACE_SPOOL"
@@ -39,7 +39,7 @@ def spool_of(address: str, root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def has_default_root(spool: Path) -> bool:
-    """Whether a spool is where it is looked for unless another folder is named."""
+    """Tells whether a spool is where it is looked for unless another folder is named."""
     return spool.parent == Path(os.path.abspath(_root()))
 
 
@@ -59,7 +59,7 @@ def _root() -> Path:
 
 
 def _may_be_made(folder: Path) -> bool:
-    """Whether a folder is there and can be written to, or could be made: containers may have no home."""
+    """Tells whether a folder is there and can be written to, or could be made: containers may have no home."""
     there = next((one for one in (folder, *folder.parents) if one.exists()), None)
     return there is not None and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
@@ -85,7 +85,7 @@ class Claim:
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
         self._fd = fd
-        _claims.add(self)
+        renew_after_fork(self, Claim.renew)
 
     def release(self) -> None:
         """Gives it up. A second call does nothing."""
@@ -98,8 +98,8 @@ class Claim:
                 os.close(fd)
                 self._path.unlink(missing_ok=True)
 
-    def forget(self) -> None:
-        """For a forked process: its descriptor shares the lock, which would outlive the other process."""
+    def renew(self) -> None:
+        """Closes the descriptor of a forked process, which shares the lock and would outlive the other process."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -158,7 +158,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _may_live(fd: int) -> bool:
-    """Whether the process that a claim names may live; for files without locks."""
+    """Tells whether the process that a claim names may live; for files without locks."""
     try:
         first = msgspec.json.decode(os.read(fd, 4096), type=dict)
     except (msgspec.DecodeError, ValueError):
@@ -210,15 +210,3 @@ def remove_if_empty(folder: Path) -> None:
     except OSError:
         # Another process has begun to use it, or it is gone.
         pass
-
-
-_claims: WeakSet[Claim] = WeakSet()
-
-
-def _after_fork() -> None:
-    for one in list(_claims):
-        one.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

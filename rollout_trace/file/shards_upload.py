@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace.file.addresses import file_system, shown
 from rollout_trace.file.shards import Settings, ShardWriter, check_address
 from rollout_trace.file.shards_spool import Claim, claim_new, make_spool, remove_if_empty, spool_of
@@ -70,7 +70,7 @@ def _put(system: Any, path: Path, remote: str) -> None:
 
 
 def _is_there(system: Any, remote: str, path: Path) -> bool:
-    """Whether the shard is at the address: a process may be killed before it deletes what it has uploaded.
+    """Tells whether the shard is at the address: a process may be killed before it deletes what it has uploaded.
 
     Raises:
         FileExistsError: what is there is another file.
@@ -227,7 +227,7 @@ class UploadedShards:
         self._claim: Claim | None = None
         self._shards = ShardWriter(self.spool, settings, options, stem=self._stem, finished=self._add, clock=clock)
         self._uploads = Uploader(self.path, self._shards.rotate_if_due)
-        _writers.add(self)
+        renew_after_fork(self, UploadedShards.renew)
 
     def _stem(self) -> str:
         stem, self._claim = claim_new(self.spool, self.path)
@@ -260,15 +260,3 @@ class UploadedShards:
         self._claim = None
         self.unsent = []
         self._uploads.reset()
-
-
-_writers: WeakSet[UploadedShards] = WeakSet()
-
-
-def _after_fork() -> None:
-    for writer in list(_writers):
-        writer.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,16 +1,17 @@
-"""What a step says beside messages, answer and tokens, and a tool run beside its result, as JSON.
+"""Writes what a step has beside messages, answer and tokens, and a tool run beside its result, as JSON.
 
 For formats of others that have a free place for it.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rollout_trace.file import fields
 from rollout_trace.file.decode import step_without_tables, tool_run_of
+from rollout_trace.file.fields import step_json, tool_run_json
 from rollout_trace.file.records import StepRecord, ToolRunRecord
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _NAMES = {
 
 def facts_record(step: Step) -> dict[str, Any]:
     """The facts of a step as a line of a file has them, without those that are None."""
-    record = fields.step(step, {})
+    record = json.loads(step_json(step))
     return {name: record[name] for name in _NAMES if name in record}
 
 
@@ -43,7 +44,7 @@ def facts_of(value: dict[str, Any]) -> dict[str, Any]:
 
 def run_record(run: ToolRun) -> dict[str, Any]:
     """A tool run as a line of a file has it; without its result where that is a text, which formats have themselves."""
-    record = fields.tool_run(run, {})
+    record = json.loads(tool_run_json(run))
     return {name: value for name, value in record.items() if name != "result" or not isinstance(value, str)}
 
 

@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file.append import AppendedFile, AppendError
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
-from rollout_trace.file.modes import check_permissions
+from rollout_trace.file.replacing import check_permissions
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -87,7 +87,7 @@ class JSONLWriter:
         self._file = AppendedFile(
             self._absolute_path, self.path, ends_lines=self._compress is None, fsync=fsync, mode=mode
         )
-        _writers.add(self)
+        renew_after_fork(self, JSONLWriter._renew)
 
     def write(self, trajectory: Trajectory) -> None:
         """Appends a closed trajectory. Once this returns, readers see its line.
@@ -246,15 +246,3 @@ def check_path(path: Any) -> Path:
             ".jsonl.gz or .jsonl.zst."
         )
     return place
-
-
-_writers: WeakSet[JSONLWriter] = WeakSet()
-
-
-def _after_fork() -> None:
-    for writer in list(_writers):
-        writer._renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

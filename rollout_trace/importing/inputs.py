@@ -16,10 +16,18 @@ import msgspec
 
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, open_binary, to_local
+from rollout_trace.file.addresses import (
+    has_magic,
+    is_address,
+    join,
+    matching,
+    names_in,
+    open_binary,
+    refuse_special_file,
+    to_local,
+)
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC, import_zstandard
-from rollout_trace.file.decode import BadLine, on_a_fresh_stack
-from rollout_trace.file.kinds import refuse_special_file
+from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import LONGEST_LINE, Damaged, NumberedLines
 from rollout_trace.importing.fields import Fields, Place, Problems, kind_of
 
@@ -325,7 +333,7 @@ def decoded(data: bytes, place: Place) -> Any:
 
 def _decoded_plainly(data: bytes, place: Place) -> Any:
     try:
-        return on_a_fresh_stack(json.loads, data.decode("utf-8"))
+        return at_any_depth(json.loads, data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise FormatError(f"{place}: expected UTF-8, got other bytes: {error.reason} at {error.start}.") from error
     except BadLine as error:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace import guard
-from rollout_trace.data import attempts
+from rollout_trace.data import episodes
 from rollout_trace.data.model import ToolRun, error_info, nanoseconds
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import lifecycle, program
@@ -116,7 +116,7 @@ class AgentFrame(Frame):
         if self._is_auxiliary:
             if lifecycle.discard(trajectory, self._outer):
                 return
-            change_family(trajectory, attempts.leave_out)
+            change_family(trajectory, episodes.leave_out)
         lifecycle.finish(trajectory, self._outer, error)
 
 

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import ref
 
+import orjson
+
 from rollout_trace import guard
 from rollout_trace.data.model import Step, ToolRun
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, environment_so_far, new_trajectory
 from rollout_trace.file import journal_format as form
-from rollout_trace.file.encode import in_parts, tool_run_record, trajectory_record
+from rollout_trace.file.encode import in_parts
+from rollout_trace.file.fields import tool_run_json, trajectory_json
 from rollout_trace.file.journal import JournalFiles, Pin
 from rollout_trace.file.plain import dumps
 from rollout_trace.record import call as call_module
@@ -376,9 +379,9 @@ class TrajectoryJournal:
         redactor = self._journal.redactor
         if redactor is not None and self._has_rules:
             run = redactor.apply(Trajectory(id=self._id, tool_runs=[run])).tool_runs[0]
-        runs, self._missed_runs = [*self._missed_runs, tool_run_record(run)], []
+        runs, self._missed_runs = [*self._missed_runs, tool_run_json(run)], []
         for one in runs:
-            if self._write(form.TOOL_RUN, {"run": one}):
+            if self._write(form.TOOL_RUN, {"run": orjson.Fragment(one)}):
                 self._runs += 1
             else:
                 self._missed_runs.append(one)
@@ -404,7 +407,7 @@ class TrajectoryJournal:
         steps, runs = trajectory.steps, trajectory.tool_runs
         self._redacted_steps([step for step in steps if step.call_id not in self._calls])
         # Its environment is complete only now; redacted, as it is given here.
-        record = dumps(trajectory_record(trajectory))
+        record = trajectory_json(trajectory)
         digest = _digest(record)
         if (digest != self._head or not self._is_closed) and not self._write(
             form.HEAD, {"is_closed": True}, [self._cut(record)]
@@ -413,7 +416,7 @@ class TrajectoryJournal:
         self._head, self._is_closed = digest, True
         final: dict[str, Any] = {"amended": [facts for step in steps if (facts := _amended(step, trajectory))]}
         if self._runs != len(runs):
-            final["tool_runs"] = [tool_run_record(run) for run in runs]
+            final["tool_runs"] = [orjson.Fragment(tool_run_json(run)) for run in runs]
         is_written = self._write(form.FINAL, {**final, "order": [step.id for step in steps]})
         return is_written and all(step.call_id in self._calls for step in steps)
 
@@ -443,7 +446,7 @@ class TrajectoryJournal:
         self._forget_lost()
         if trajectory is None:
             return
-        mutable, record = _in_place(trajectory), dumps(self._record(trajectory))
+        mutable, record = _in_place(trajectory), self._record(trajectory)
         digest = _digest(record)
         if (digest != self._head or more) and self._write(form.HEAD, more or {}, [self._cut(record)]):
             self._head, self._mutable, self._is_closed = digest, mutable, bool(more)
@@ -458,12 +461,12 @@ class TrajectoryJournal:
             self._head, self._runs, self._is_closed = None, 0, False
             self._missed_runs = []
 
-    def _record(self, trajectory: Trajectory) -> dict[str, Any]:
+    def _record(self, trajectory: Trajectory) -> bytes:
         values = {name: getattr(trajectory, name) for name in _HEAD_FIELDS}
         # Not the field itself, which would be collected now, on the path of a call.
         copy = new_trajectory({**values, "environment": environment_so_far(trajectory)})
         redactor = self._journal.redactor
-        return trajectory_record(redactor.apply(copy) if redactor is not None and self._has_rules else copy)
+        return trajectory_json(redactor.apply(copy) if redactor is not None and self._has_rules else copy)
 
     def _write(self, kind: int, head: dict[str, Any], blobs: list[bytes] | tuple[bytes, ...] = ()) -> bool:
         # By the time records are put in order: of two files that threads begin at once, either may be written to first.

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address, open_binary, size_of
-from rollout_trace.file.decode import BadLine, decode, on_a_fresh_stack
+from rollout_trace.file.decode import decode
+from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import Place, line_at
 from rollout_trace.file.media import MissingMedia, name_of_folder, restore
 from rollout_trace.file.notes import notes_path
@@ -111,13 +111,9 @@ def trajectory_of(path: str, number: int, line: bytes, *, with_media: bool) -> T
         except (MissingMedia, OSError):
             pass
     try:
-        try:
-            return decode(line)
-        except RecursionError:
-            return on_a_fresh_stack(decode, line)
+        return at_any_depth(decode, line)
     except BadLine as error:
-        where = f"{path}, line {number}, {error}" if str(error).startswith("$") else f"{path}, line {number}: {error}"
-        raise FormatError(where) from error
+        raise error.at(f"{path}, line {number}") from error
 
 
 def stored_line(path: str, lines_path: Path, place: Place, length: int) -> bytes:

@@ -12,7 +12,7 @@ from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address, open_binary
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import TrajectoryReader, expand_paths
-from rollout_trace.file.tail import Part, begin_of_last, end_of_whole, is_compressed, newlines_before
+from rollout_trace.file.tail import Part, begin_of_last, end_of_whole, is_packed, newlines_before
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -54,7 +54,7 @@ class Lines:
         """
         with open_binary(path) as file:
             size = file.seek(0, os.SEEK_END) if end is None else end
-            is_whole = is_address(path) or is_compressed(file)
+            is_whole = is_address(path) or is_packed(file)
         lines, kept = count, self.problems
         while True:
             self.problems = []
@@ -79,7 +79,7 @@ class Lines:
                     yield Line(line.data, line.trajectory)
         if reader.skipped:
             with open_binary(path) as file:
-                before = newlines_before(file, begin) if begin and not is_compressed(file) else 0
+                before = newlines_before(file, begin) if begin and not is_packed(file) else 0
             self.problems += [_moved(error, before) for error in reader.skipped]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from rollout_trace.file.line_index import IndexedLine
+    from rollout_trace.file.find import IndexedLine
 
 K = TypeVar("K", bound=Hashable)
 

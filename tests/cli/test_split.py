@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.file.split_plan import Entry, by_fractions, by_number, by_size, by_value
+from rollout_trace.file.split import Entry, by_fractions, by_number, by_size, by_value
 
 from .command import command
 from .runs import write_runs

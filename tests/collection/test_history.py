@@ -23,7 +23,7 @@ from rollout_trace.collection.hashes import Hashes, hashes_of
 from rollout_trace.collection.history import History, changes
 from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.summary import Tally
-from rollout_trace.file.kinds import is_history_file
+from rollout_trace.file.addresses import is_history_file
 from rollout_trace.testing import Reply, ScriptedServer
 
 TASKS = [TaskItem(id=str(at), value=at, digest=f"{at:012x}") for at in range(3)]

@@ -23,8 +23,9 @@ from rollout_trace import credentials, guard
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file import JSONLWriter, read
-from rollout_trace.file.decode import BadLine, decode
+from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
+from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.merge import merge
 from rollout_trace.file.validate import validate
 from rollout_trace.file.validate_line import check_line

@@ -23,8 +23,9 @@ from rollout_trace.data.model import Completion, Step, shared
 from rollout_trace.data.rows import RowSpan, RowStore
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file.decode import BadLine, decode
+from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import PARTS, encode, from_parts, in_parts
+from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.merge import merge
 from tests.file.test_format import with_extras
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_trace.file import find
-from rollout_trace.file.find import at_position, of_episode, with_id
-from rollout_trace.file.line_index import LineIndex
+from rollout_trace.file.find import LineIndex, at_position, of_episode, with_id
 
 NAMES = st.text('ab/\\é"1', min_size=1, max_size=4)
 ROWS = st.lists(st.tuples(NAMES, NAMES, st.sampled_from(["", "\n", "  \n", "broken\n"])), max_size=6)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_trace.file.decode import BadLine, decode, parse
-from rollout_trace.file.ids import ids_of_json
+from rollout_trace.file.decode import decode, ids_of_json, parse
+from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.records import TokenId
 from tests.strategies import PROFILE
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace.file import JSONLWriter
+from rollout_trace.file.copies import fold
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
-from rollout_trace.file.fold import fold
 from rollout_trace.file.lines import lines
 from rollout_trace.file.notes import apply_note
 from rollout_trace.file.records import NOTE_SCHEMA, NoteRecord, StepNoteRecord

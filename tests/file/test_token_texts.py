@@ -18,8 +18,9 @@ from rollout_trace.data.lists import PackedTexts, from_plain
 from rollout_trace.data.model import Completion, Step, shared
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file import JSONLWriter, read
-from rollout_trace.file.decode import BadLine, decode
+from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
+from rollout_trace.file.line_format import BadLine
 from rollout_trace.wire import decode as decode_exchange
 from tests.fuzz.run import corpus
 from tests.strategies import texts

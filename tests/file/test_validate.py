@@ -14,12 +14,13 @@ from hypothesis import given
 
 import rollout_trace as rt
 from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.file import compression
 from rollout_trace.file import lines as lines_module
-from rollout_trace.file.decode import BadLine, decode
+from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
-from rollout_trace.file.validate import Problem, Report, validate
+from rollout_trace.file.line_format import BadLine
+from rollout_trace.file.validate import RULES, Problem, Report, validate
 from rollout_trace.file.validate_line import PER_LINE, check_line
-from rollout_trace.file.validate_rules import RULES
 from tests.file.defects import DEFECTS, GOOD_LINE, OTHER_LINE, with_value
 from tests.fuzz.run import corpus
 from tests.strategies import PROFILE, trajectories
@@ -237,7 +238,7 @@ def test_media_are_checked_each(tmp_path: Path) -> None:
 
 def test_a_line_that_is_too_long_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_module, "LONGEST_LINE", 4 << 20)
-    monkeypatch.setattr(lines_module, "_BURST", 1 << 20)
+    monkeypatch.setattr(compression, "_BURST", 1 << 20)
     path = tmp_path / "rollouts.jsonl"
     path.write_bytes(b'{"a":"' + b"x" * (5 << 20) + b'"}\n' + b"x" * (3 << 20) + b"\n" + GOOD_LINE)
     report, found = problems_of(path)

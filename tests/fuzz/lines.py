@@ -6,10 +6,11 @@ import random
 from functools import cache
 from pathlib import Path
 
-from rollout_trace.file.decode import BadLine, decode, on_a_fresh_stack
+from rollout_trace.file.decode import decode
+from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.records import NoteRecord
+from rollout_trace.file.validate import RULES
 from rollout_trace.file.validate_line import check_line, refused_problems
-from rollout_trace.file.validate_rules import RULES
 from tests.file.defects import GOOD_LINE
 from tests.fuzz.mutate import mutate
 
@@ -41,7 +42,7 @@ def check_damaged_line(line: bytes) -> None:
 
 def _is_refused(line: bytes) -> bool:
     try:
-        on_a_fresh_stack(decode, line)
+        at_any_depth(decode, line)
     except BadLine:
         return True
     return False

@@ -14,7 +14,7 @@ from page_blocks import run_blocks
 
 import rollout_trace as rt
 from rollout_trace import export
-from rollout_trace.data.families import families
+from rollout_trace.data.episodes import episodes
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 
@@ -109,7 +109,7 @@ def test_groups_are_those_that_it_compares() -> None:
 def test_a_rollout_has_all_agents_of_a_run() -> None:
     runs = recorded.two_agents()
     rollouts = rollouts_of(runs)
-    assert [one.rollout_id for one in rollouts] == [family[0].id for family in families(runs)]
+    assert [one.rollout_id for one in rollouts] == [episode[0].id for episode in episodes(runs)]
 
 
 def test_the_block_of_the_page() -> None:
