@@ -30,10 +30,10 @@ ADDED = ("logprobs", "return_token_ids", "return_weight_versions", "stream_optio
 TIMEOUT = 300
 """Seconds after which a program is stopped: none waits for anything but the loopback server."""
 
-# What differs from run to run: ids that litellm and magentic make for tool calls, the time that prompts and logs tell.
+# What differs from run to run: ids that litellm, magentic and BeeAI make for tool calls, times in prompts and logs.
 _RANDOM = re.compile(
     rb"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
-    rb'|(?<=")[0-9a-f]{9}(?=")'
+    rb'|(?<=")(?:[0-9a-f]{9}|call_[0-9a-z]{8})(?=")'
     rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?"
     rb"|\d\d:\d\d UTC"
 )
