@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Usage
-from rollout_trace.importing.conversation import Conversation
+from rollout_trace.importing.conversation import Conversation, conversations
 from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import Imported, Job, session_lines
-from rollout_trace.importing.inputs import inputs_of
+from rollout_trace.importing.imported import imported, session_lines
 from rollout_trace.importing.steps import Thread
 from rollout_trace.wire.google_parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import OnError
+    from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
@@ -41,17 +37,7 @@ def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no line of a session.
     """
-    job, sources = Job("gemini_cli", on_error, report), inputs_of(path, SUFFIXES)
-    return Imported(job, _sessions(sources, job))
-
-
-def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
-    for source in sources:
-        session = _Session(source, job)
-        if session.talk.steps or session.talk.thread.items:
-            yield session.talk.trajectory("gemini-cli", "system prompts, tools and sampling parameters")
-        else:
-            job.report.drop("files without a conversation")
+    return imported("gemini_cli", path, SUFFIXES, on_error, report, conversations(_Session))
 
 
 class _Session:
@@ -59,7 +45,8 @@ class _Session:
 
     def __init__(self, source: Input, job: Job) -> None:
         self._job = job
-        self.talk = Conversation(job, source.stem, "google.generate_content")
+        lacks = "system prompts, tools and sampling parameters"
+        self.talk = Conversation(job, source.stem, "google.generate_content", "gemini-cli", lacks)
         self._said: dict[str, Fields] = {}
         """What is known in the end of each message."""
         self._done: set[str] = set()
@@ -112,7 +99,7 @@ class _Session:
             completion,
             [content],
             model=message.text("model"),
-            usage=None if tokens is None else _usage(tokens),
+            usage=None if tokens is None else tokens.usage("gemini_cli"),
         )
         self._job.report.miss("stop reasons")
         self._job.report.miss("ids of responses")
@@ -140,13 +127,3 @@ def _content(message: Fields) -> dict[str, Any]:
         if named.get("id") not in known:
             parts.append({"functionCall": named})
     return {"role": "model" if message.get("type") == "gemini" else "user", "parts": parts}
-
-
-def _usage(tokens: Fields) -> Usage:
-    output, thoughts = tokens.count("output"), tokens.count("thoughts")
-    return Usage(
-        input=tokens.count("input"),
-        output=None if output is None else output + (thoughts or 0),
-        cache_read=tokens.count("cached"),
-        reasoning=thoughts,
-    )
