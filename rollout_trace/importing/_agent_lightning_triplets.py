@@ -84,6 +84,7 @@ class Triplets:
             rewards=None if more is None else more.named_numbers("rewards") or None,
             group_id=task if more is None else more.name("group_id"),
             rollout_index=None if more is None else more.count("rollout_index"),
+            status="failed" if facts is not None and facts.get("rollout_state") == "failed" else "completed",
             metadata={"imported": {"source": "agent_lightning"}},
         )
         if more is not None and more.get("task_id") is not None:
