@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 from rollout_trace.data.model import Usage
 
 Path: TypeAlias = tuple[str, ...]
-Shape: TypeAlias = Literal["openai", "anthropic", "google", "ollama", "spans", "atif", "codex", "inspect", "verifiers"]
+Shape: TypeAlias = Literal["openai", "anthropic", "google", "ollama", "spans", "atif", "codex", "inspect", "verifiers",
+                           "gemini_cli", "kimi_code", "qwen_code"]  # fmt: skip
 """Who names the counts: an API, whoever serves it, or a tool that writes traces."""
 Count: TypeAlias = Literal["input", "output", "cache_read", "cache_write", "reasoning", "tools", "total"]
 """A field of ``Usage``; ``tools`` are results of tools in the prompt, ``total`` all tokens of prompt and completion."""
@@ -112,6 +113,20 @@ COUNTS: Final = (
     CountPlace("verifiers", "output", ("completion_tokens",), "verifiers, source"),
     CountPlace("verifiers", "cache_read", ("cached_input_tokens",), "verifiers, source", beside=True),
     CountPlace("verifiers", "reasoning", ("reasoning_tokens",), "verifiers, source"),
+    CountPlace("gemini_cli", "input", ("input",), "Gemini CLI, recorded"),
+    CountPlace("gemini_cli", "tools", ("tool",), "Gemini CLI, source", beside=True),
+    CountPlace("gemini_cli", "output", ("output",), "Gemini CLI, recorded"),
+    CountPlace("gemini_cli", "cache_read", ("cached",), "Gemini CLI, recorded"),
+    CountPlace("gemini_cli", "reasoning", ("thoughts",), "Gemini CLI, recorded", beside=True),
+    CountPlace("kimi_code", "input", ("inputOther",), "Kimi Code, recorded"),
+    CountPlace("kimi_code", "output", ("output",), "Kimi Code, recorded"),
+    CountPlace("kimi_code", "cache_read", ("inputCacheRead",), "Kimi Code, recorded", beside=True),
+    CountPlace("kimi_code", "cache_write", ("inputCacheCreation",), "Kimi Code, recorded", beside=True),
+    # Google's names, with the thoughts among the candidates, as the chat protocol counts.
+    CountPlace("qwen_code", "input", ("promptTokenCount",), "Qwen Code, recorded"),
+    CountPlace("qwen_code", "output", ("candidatesTokenCount",), "Qwen Code, recorded"),
+    CountPlace("qwen_code", "cache_read", ("cachedContentTokenCount",), "Qwen Code, recorded"),
+    CountPlace("qwen_code", "reasoning", ("thoughtsTokenCount",), "Qwen Code, recorded"),
 )
 
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from rollout_trace.importing._agent_lightning_events import Events
 from rollout_trace.importing._agent_lightning_triplets import Triplets
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import documents, inputs_of
+from rollout_trace.importing.imported import each_file, imported
+from rollout_trace.importing.inputs import documents
 from rollout_trace.importing.span_tree import trajectories_of
 from rollout_trace.importing.span_values import Span, any_value, spans_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
@@ -42,8 +43,7 @@ def agent_lightning(path: Given, *, on_error: OnError = "raise", report: ImportR
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is none of these.
     """
-    job, sources = Job("agent_lightning", on_error, report), inputs_of(path, SUFFIXES)
-    return Imported(job, (one for source in sources for one in _rollouts(source, job)))
+    return imported("agent_lightning", path, SUFFIXES, on_error, report, each_file(_rollouts))
 
 
 def _rollouts(source: Input, job: Job) -> Iterator[Trajectory]:

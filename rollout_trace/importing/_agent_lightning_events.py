@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import Step, amend
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing.exchanges import exchange_steps, protocol_of
-from rollout_trace.importing.steps import policy_version
+from rollout_trace.importing.steps import number, policy_version
 from rollout_trace.importing.tool_results import tool_runs_of
 from rollout_trace.wire.steps import Stores
 
@@ -53,10 +53,7 @@ class Events:
             else:
                 self._job.report.drop(f"events of the kind {str(kind)[:40]}")
         stores.finish()
-        for at, step in enumerate(steps):
-            amend(step, index=at)
-            self._job.report.miss("token ids", step.completion_token_ids is None)
-            self._job.report.miss("logprobs", step.logprobs is None)
+        number(steps, self._job.report)
         self._job.report.miss("rewards", reward is None)
         times = [time for event in events if (time := event.time("timestamp")) is not None]
         return Trajectory(

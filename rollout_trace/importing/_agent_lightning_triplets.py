@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Completion, Step, Task
+from rollout_trace.data.model import Step, Task
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.importing.chat import chat_calls
+from rollout_trace.importing.chat import chat_completion
 from rollout_trace.importing.fields import Fields, as_float
 from rollout_trace.importing.span_values import as_json
 from rollout_trace.importing.steps import policy_version, token_fields
@@ -84,6 +84,7 @@ class Triplets:
             rewards=None if more is None else more.named_numbers("rewards") or None,
             group_id=task if more is None else more.name("group_id"),
             rollout_index=None if more is None else more.count("rollout_index"),
+            status="failed" if facts is not None and facts.get("rollout_state") == "failed" else "completed",
             metadata={"imported": {"source": "agent_lightning"}},
         )
         if more is not None and more.get("task_id") is not None:
@@ -126,8 +127,7 @@ class Triplets:
             logprobs=logprobs or None,
             missing=_NO_IDS,
         )
-        self._job.report.miss("token ids", tokens["completion_token_ids"] is None)
-        self._job.report.miss("logprobs", tokens["logprobs"] is None)
+        self._job.report.miss_tokens(tokens["completion_token_ids"], tokens["logprobs"])
         self._job.report.miss("messages as they were sent", not messages)
         metadata = record.object("metadata")
         name = (None if metadata is None else metadata.name("step_id")) or f"{run}.{at}"
@@ -142,7 +142,7 @@ class Triplets:
             protocol="openai.completions" if messages and isinstance(messages[0], str) else "openai.chat",
             response_id=None if metadata is None else metadata.name("response_id"),
             messages=messages or None,
-            completion=None if answer is None else _completion(answer, record),
+            completion=None if answer is None else chat_completion(Fields(answer, record.place, record.path)),
             reward=record.number("reward"),
             policy_version=None if metadata is None else _version(metadata),
         )
@@ -192,13 +192,3 @@ def _conversation(sent: Any, answered: Any) -> tuple[list[Any], dict[str, Any] |
         # Rows of turns have the answer behind the prompt.
         return messages[:-1], messages[-1]
     return messages, answer
-
-
-def _completion(answer: dict[str, Any], record: Fields) -> Completion:
-    fields = Fields(answer, record.place, record.path)
-    content = answer.get("content")
-    return Completion(
-        content=content if isinstance(content, (str, list)) else None,
-        reasoning=fields.text("reasoning_content"),
-        tool_calls=chat_calls(fields),
-    )

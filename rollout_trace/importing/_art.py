@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._art_steps import Exchanges
 from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import documents, inputs_of
+from rollout_trace.importing.imported import each_file, imported
+from rollout_trace.importing.inputs import documents
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.inputs import Given
+    from rollout_trace.importing.imported import Imported, Job
+    from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst")
@@ -40,11 +41,12 @@ def art(path: Given, *, on_error: OnError = "raise", report: ImportReport | None
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no trajectory of ART.
     """
-    job, sources = Job("art", on_error, report), inputs_of(path, SUFFIXES)
-    found = (
-        (value, f"{source.stem}.{at}") for source in sources for at, value in enumerate(documents(source, job.problems))
-    )
-    return Imported(job, (one for value, name in found for one in job.guarded(lambda: _value(value, name, job))))  # noqa: B023
+    return imported("art", path, SUFFIXES, on_error, report, each_file(_values))
+
+
+def _values(source: Input, job: Job) -> Iterator[Trajectory]:
+    for at, value in enumerate(documents(source, job.problems)):
+        yield from job.guarded(lambda: _value(value, f"{source.stem}.{at}", job))  # noqa: B023
 
 
 def _value(value: Fields, name: str, job: Job) -> Iterator[Trajectory]:

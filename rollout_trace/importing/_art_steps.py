@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rollout_trace.data.model import Step, ToolRun, amend
 from rollout_trace.importing.chat import assistant_message
 from rollout_trace.importing.exchanges import exchange_steps
-from rollout_trace.importing.steps import REBUILT, Thread
+from rollout_trace.importing.steps import REBUILT, Thread, number
 from rollout_trace.importing.tool_results import tool_runs_of
 from rollout_trace.wire.steps import Stores
 
@@ -42,12 +42,8 @@ class Exchanges:
             if history.get("messages_and_choices") is not None:
                 self._add_history(history)
         self._stores.finish()
-        for at, step in enumerate(self.steps):
-            amend(step, index=at)
+        number(self.steps, job.report)
         self.tool_runs = tool_runs_of(self.steps)
-        for step in self.steps:
-            job.report.miss("token ids", step.completion_token_ids is None)
-            job.report.miss("logprobs", step.logprobs is None)
 
     def _add_exchanges(self, exchanges: Fields) -> None:
         found: list[tuple[datetime, int, str, Fields]] = []

@@ -9,11 +9,11 @@ from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._atif_steps import Document
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import documents, inputs_of
+from rollout_trace.importing.imported import each_document, imported
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given
     from rollout_trace.importing.report import ImportReport
 
@@ -41,9 +41,7 @@ def atif(path: Given, *, on_error: OnError = "raise", report: ImportReport | Non
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no ATIF.
     """
-    job, sources = Job("atif", on_error, report), inputs_of(path, SUFFIXES)
-    found = (document for source in sources for document in documents(source, job.problems))
-    return Imported(job, (one for document in found for one in job.guarded(lambda: _run(document, job))))  # noqa: B023
+    return imported("atif", path, SUFFIXES, on_error, report, each_document(_run))
 
 
 def _run(document: Fields, job: Job) -> Iterator[Trajectory]:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.extras import PolicySpan, as_policy_spans
 from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, ToolCall, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import arguments_text, assistant_message, error_of, tool_message
-from rollout_trace.importing.steps import REBUILT, Thread, policy_version, recorded_facts, token_fields, usd
+from rollout_trace.importing.steps import (
+    REBUILT,
+    Thread,
+    advantages,
+    exported_facts,
+    mode_of,
+    recorded_facts,
+    token_fields,
+    usd,
+)
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource
@@ -17,9 +25,6 @@ if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job
 
 _NO_IDS = "the ATIF document has no token ids for this step."
-_STATUSES = frozenset({"ok", "error", "cancelled", "abandoned", "cached", "superseded", "running"})
-_SOURCES = frozenset({"engine", "logprobs", "retokenized"})
-_MODES = frozenset({"raw", "processed", "constrained"})
 _OURS = frozenset(
     {"step_id", "call_id", "choice", "agent", "status", "error", "finish_reason", "latency_seconds", "trainable"}
     | {"token_source", "token_issue", "reward", "policy_version", "policy_spans", "metadata", "follows", "refusal"}
@@ -71,7 +76,7 @@ class Document:
     def _thread_after(self, number: int) -> Thread:
         """A conversation to append to, which ends with a step; a copy where another step has continued it already."""
         thread, length = self._threads.get(number) or self._threads[0]
-        return thread if len(thread.items) == length else thread.fork(length)
+        return thread.after(length)
 
     def _add(self, step: Fields, number: int, before: int) -> None:
         extra = step.object("extra")
@@ -129,10 +134,7 @@ class Document:
             counted=usage.output if counts and usage is not None else None,
             issue=issue,
         )
-        if tokens["completion_token_ids"] is None:
-            self._job.report.miss("token ids")
-        if tokens["logprobs"] is None:
-            self._job.report.miss("logprobs")
+        self._job.report.miss_tokens(tokens["completion_token_ids"], tokens["logprobs"])
         more = None if metrics is None else metrics.object("extra")
         mode = None if more is None or tokens["logprobs"] is None else more.text("logprobs_mode")
         effort = step.get("reasoning_effort")
@@ -152,18 +154,14 @@ class Document:
             messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
             tools=self._tools,
             completion=completion,
-            logprobs_mode=mode if mode in _MODES else None,  # type: ignore[arg-type]
+            logprobs_mode=mode_of(mode),
             started_at=step.time("timestamp"),
             advantage=None if more is None else self._advantage(more),
         )
 
     def _advantage(self, more: Fields) -> Any:
-        if not isinstance(more.get("advantage"), list):
-            return more.number("advantage")
-        values = more.numbers("advantage")
-        if values is None or any(value is None or abs(value) == float("inf") or value != value for value in values):
-            return None
-        return values
+        is_list = isinstance(more.get("advantage"), list)
+        return advantages(more, "advantage") if is_list else more.number("advantage")
 
     def _facts(self, extra: Fields | None, step: Fields) -> dict[str, Any]:
         """The fields of a step that our export keeps in ``extra``, and what others keep there."""
@@ -174,24 +172,17 @@ class Document:
         facts["metadata"] = dict(REBUILT)
         if extra is None:
             return facts
-        status, source, issue = extra.text("status"), extra.text("token_source"), extra.object("token_issue")
+        issue = extra.object("token_issue")
         others = {key: value for key, value in extra.values.items() if key not in _OURS}
         return {
             **facts,
-            "call_id": extra.name("call_id") or name,
+            **(exported := exported_facts(extra, name)),
             "choice": extra.count("choice") or 0,
             "agent": extra.text("agent"),
-            "status": status if status in _STATUSES else "ok",
             "error": error_of(extra.get("error")),
-            "finish_reason": extra.text("finish_reason"),
             "latency": extra.number("latency_seconds"),
-            "trainable": extra.flag("trainable") is not False,
-            "reward": extra.number("reward"),
-            "policy_version": policy_version(extra, "policy_version"),
-            "policy_spans": _spans(extra),
-            "token_source": source if source in _SOURCES else None,
             "token_issue": None if issue is None else _issue(issue),
-            "metadata": {**extra.mapping("metadata"), **REBUILT, **({"atif": others} if others else {})},
+            "metadata": {**exported["metadata"], **({"atif": others} if others else {})},
             **recorded_facts(extra),
         }
 
@@ -299,17 +290,6 @@ def _several(calls: int | None) -> TokenIssue:
 def _issue(issue: Fields) -> TokenIssue | None:
     code, message = issue.text("code"), issue.text("message")
     return None if code is None else TokenIssue(code=code, message=message or "")
-
-
-def _spans(extra: Fields) -> tuple[PolicySpan, ...] | None:
-    rows = extra.items("policy_spans")
-    if not rows:
-        return None
-    try:
-        return as_policy_spans(rows)
-    except ValueError:
-        extra.wrong("policy_spans", "a list of [begin, end, version]")
-        return None
 
 
 def _cost(metrics: Fields, more: Fields | None) -> Cost | None:

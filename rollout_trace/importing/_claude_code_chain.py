@@ -203,8 +203,7 @@ class Chain:
         completion, raw = self._completion(message, response.content)
         model, request_id = message.text("model"), line.fields.name("requestId")
         usage = usage_of(response.usage, "anthropic") if response.usage else None
-        self._job.report.miss("token ids")
-        self._job.report.miss("logprobs")
+        self._job.report.miss_tokens()
         self._job.report.miss("usage", usage is None)
         self._job.report.note(
             "responses without a stop reason, whose output count may be of a part", response.stop_reason is None

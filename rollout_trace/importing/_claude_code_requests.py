@@ -103,8 +103,7 @@ class Requests:
         tail = [one for one in record.items("tail") or () if isinstance(one, str)]
         thread: Thread | None = Thread()
         if base is not None and base.thread is not None and keep <= base.length:
-            is_end = keep == base.length == len(base.thread.items)
-            thread = base.thread if is_end else base.thread.fork(keep)
+            thread = base.thread.after(keep)
         elif keep:
             thread = None
         if thread is not None:

@@ -30,7 +30,7 @@ class Point:
 
     def branch(self) -> Thread:
         """A conversation that goes on here; a copy where another one does already."""
-        return self.thread if len(self.thread.items) == self.length else self.thread.fork(self.length)
+        return self.thread.after(self.length)
 
 
 @dataclass

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._codex_session import Session
-from rollout_trace.importing.imported import Imported, Job, session_lines
-from rollout_trace.importing.inputs import inputs_of
+from rollout_trace.importing.imported import Imported, Job, imported, session_lines
 
 if TYPE_CHECKING:
     from rollout_trace.importing._codex_calls import Calls
@@ -39,8 +38,7 @@ def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | No
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no line of a session.
     """
-    job, sources = Job("codex", on_error, report), inputs_of(path, SUFFIXES)
-    return Imported(job, _sessions(sources, job))
+    return imported("codex", path, SUFFIXES, on_error, report, _sessions)
 
 
 def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:

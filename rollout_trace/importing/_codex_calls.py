@@ -206,8 +206,7 @@ class Calls:
         self._is_waiting = False
         self.steps.append(step)
         self._is_uncounted = True
-        self._job.report.miss("token ids")
-        self._job.report.miss("logprobs")
+        self._job.report.miss_tokens()
         self._job.report.miss("stop reasons")
         self._job.report.miss("model", self._model is None)
         is_hidden = "reasoning" in kinds and not completion.reasoning

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Usage
-from rollout_trace.importing.conversation import Conversation, folder_of
+from rollout_trace.importing.conversation import Conversation, conversations, folder_of
 from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import Imported, Job, session_lines
-from rollout_trace.importing.inputs import documents, inputs_of, is_one_document
+from rollout_trace.importing.imported import imported, session_lines
+from rollout_trace.importing.inputs import documents, is_one_document
 from rollout_trace.wire.google_parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import OnError
+    from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
@@ -41,24 +41,16 @@ def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no line of a session.
     """
-    job, sources = Job("gemini_cli", on_error, report), inputs_of(path, SUFFIXES)
-    return Imported(job, _sessions(sources, job))
+    return imported("gemini_cli", path, SUFFIXES, on_error, report, _sessions)
 
 
-def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
+def _sessions(sources: list[Input], job: Job) -> Iterable[Trajectory]:
     paths = {source.path for source in sources}
-    for source in sources:
-        if f"{source.path}l" in paths:
-            # Gemini CLI copies a document that it goes on with, and leaves it.
-            job.report.drop("documents of sessions that go on in a file of lines")
-            continue
-        session = _Session(source, job)
-        if session.talk.steps or session.talk.thread.items:
-            parent = folder_of(source, 1) if folder_of(source, 2) == "chats" else None
-            name, lacks = "subagent" if parent else "gemini-cli", "system prompts, tools and sampling parameters"
-            yield session.talk.trajectory(name, lacks, parent)
-        else:
-            job.report.drop("files without a conversation")
+    # Gemini CLI copies a document that it goes on with, and leaves it.
+    left = [source for source in sources if f"{source.path}l" in paths]
+    for _ in left:
+        job.report.drop("documents of sessions that go on in a file of lines")
+    return conversations(_Session)([source for source in sources if source not in left], job)
 
 
 def _lines(source: Input, job: Job) -> Iterator[Fields]:
@@ -76,7 +68,9 @@ class _Session:
 
     def __init__(self, source: Input, job: Job) -> None:
         self._job = job
-        self.talk = Conversation(job, source.stem, "google.generate_content")
+        parent = folder_of(source, 1) if folder_of(source, 2) == "chats" else None
+        name, lacks = "subagent" if parent else "gemini-cli", "system prompts, tools and sampling parameters"
+        self.talk = Conversation(job, source.stem, "google.generate_content", name, lacks, parent)
         self._said: dict[str, Fields] = {}
         """What is known in the end of each message."""
         self._done: set[str] = set()
@@ -146,7 +140,7 @@ class _Session:
             completion,
             [content],
             model=message.text("model"),
-            usage=None if tokens is None else _usage(tokens),
+            usage=None if tokens is None else tokens.usage("gemini_cli"),
         )
         self._job.report.miss("stop reasons")
         self._job.report.miss("ids of responses")
@@ -181,13 +175,3 @@ def _content(message: Fields) -> dict[str, Any]:
         if named.get("id") not in known:
             parts.append({"functionCall": named})
     return {"role": "model" if message.get("type") == "gemini" else "user", "parts": parts}
-
-
-def _usage(tokens: Fields) -> Usage:
-    output, thoughts, prompt = tokens.count("output"), tokens.count("thoughts"), tokens.count("input")
-    return Usage(
-        input=None if prompt is None else prompt + (tokens.count("tool") or 0),
-        output=None if output is None else output + (thoughts or 0),
-        cache_read=tokens.count("cached"),
-        reasoning=thoughts,
-    )

@@ -10,12 +10,12 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._inspect_log import Log, logs_of
 from rollout_trace.importing._inspect_sample import Sample
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import inputs_of
+from rollout_trace.importing.imported import each_file, imported
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.inputs import Given
+    from rollout_trace.importing.imported import Imported, Job
+    from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
 SUFFIXES = (".eval", ".json")
@@ -47,16 +47,12 @@ def inspect(
         FormatError: while iterating, unless skipped: something is no log.
         ImportError: while iterating: a log is compressed with zstd and the package zstandard is not installed.
     """
-    job, sources = Job("inspect", on_error, report), inputs_of(path, SUFFIXES)
-    return Imported(
-        job,
-        (
-            one
-            for source in sources
-            for log, sample in logs_of(source, job)
-            for one in job.guarded(lambda: _trajectories(log, sample, job, score))  # noqa: B023
-        ),
-    )
+
+    def samples(source: Input, job: Job) -> Iterator[Trajectory]:
+        for log, sample in logs_of(source, job):
+            yield from job.guarded(lambda: _trajectories(log, sample, job, score))  # noqa: B023
+
+    return imported("inspect", path, SUFFIXES, on_error, report, each_file(samples))
 
 
 def _trajectories(log: Log, fields: Fields, job: Job, score: str | None) -> Iterator[Trajectory]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import Completion, ErrorInfo, Step, StepStatus, ToolRun, Usage, amend
 from rollout_trace.importing._inspect_messages import Messages
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.steps import REBUILT, SharedStores, Thread, token_fields, usd
+from rollout_trace.importing.steps import REBUILT, SharedStores, Thread, number, token_fields, usd
 
 if TYPE_CHECKING:
     from rollout_trace.importing._inspect_log import Log
@@ -61,10 +61,7 @@ class Sample:
         self.agents = self._sorted()
         """The outermost first."""
         for agent in self.agents:
-            for at, step in enumerate(agent.steps):
-                amend(step, index=at)
-                job.report.miss("token ids", step.completion_token_ids is None)
-                job.report.miss("logprobs", step.logprobs is None)
+            number(agent.steps, job.report)
         job.report.drop("attachments that the log does not have", self._messages.missing)
 
     def _add_earlier(self) -> None:

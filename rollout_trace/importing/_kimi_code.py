@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Attempt, Completion, ErrorInfo, ToolCall, Usage
+from rollout_trace.data.model import Attempt, Completion, ErrorInfo, ToolCall
 from rollout_trace.importing._kimi_code_history import History
-from rollout_trace.importing.conversation import Conversation, folder_of
+from rollout_trace.importing.conversation import Conversation, conversations, folder_of
 from rollout_trace.importing.fields import time_of
-from rollout_trace.importing.imported import Imported, Job, session_lines
-from rollout_trace.importing.inputs import inputs_of
+from rollout_trace.importing.imported import imported, session_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
@@ -49,28 +46,19 @@ def kimi_code(path: Given, *, on_error: OnError = "raise", report: ImportReport 
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no line of a session.
     """
-    job, sources = Job("kimi_code", on_error, report), inputs_of(path, SUFFIXES)
-    return Imported(job, _sessions(sources, job))
-
-
-def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
-    for source in sources:
-        # sessions/FOLDER/SESSION/agents/AGENT/wire.jsonl
-        agent, own = folder_of(source, 1) or _MAIN, folder_of(source, 3) or source.stem
-        session = _Session(source, job, own if agent == _MAIN else f"{own}.{agent}")
-        if session.talk.steps or session.talk.thread.items:
-            name, parent = ("kimi-code", None) if agent == _MAIN else (agent, own)
-            yield session.talk.trajectory(name, "sampling parameters", parent)
-        else:
-            job.report.drop("files without a conversation")
+    return imported("kimi_code", path, SUFFIXES, on_error, report, conversations(_Session))
 
 
 class _Session:
     """One file: what one agent of a session was sent, and did."""
 
-    def __init__(self, source: Input, job: Job, name: str) -> None:
+    def __init__(self, source: Input, job: Job) -> None:
         self._job = job
-        self.talk = Conversation(job, name, "openai.chat")
+        # sessions/FOLDER/SESSION/agents/AGENT/wire.jsonl
+        agent, own = folder_of(source, 1) or _MAIN, folder_of(source, 3) or source.stem
+        name, parent = ("kimi-code", None) if agent == _MAIN else (agent, own)
+        name_of_session = own if parent is None else f"{own}.{agent}"
+        self.talk = Conversation(job, name_of_session, "openai.chat", name, "sampling parameters", parent)
         self._history = History(job)
         self._tools: dict[str, list[Any]] = {}
         self._asked: Fields | None = None
@@ -159,6 +147,7 @@ class _Session:
             for one in self._calls
         ]
         message = {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+        counts = event.object("usage")
         first, rest = event.number("llmFirstTokenLatencyMs"), event.number("llmStreamDurationMs")
         self.talk.answer(
             completion,
@@ -166,7 +155,7 @@ class _Session:
             **self._request(),
             response_id=event.name("messageId"),
             finish_reason=event.text("rawFinishReason") or event.text("finishReason"),
-            usage=_usage(event.object("usage")),
+            usage=None if counts is None else counts.usage("kimi_code"),
             time_to_first_token=None if first is None else first / 1e3,
             latency=None if first is None or rest is None else (first + rest) / 1e3,
         )
@@ -211,11 +200,3 @@ def _message(message: Fields) -> dict[str, Any]:
     if isinstance(part, dict) and part.keys() == {"type", "text"}:
         content = part["text"]
     return {"role": message.require_text("role"), "content": content}
-
-
-def _usage(counts: Fields | None) -> Usage | None:
-    if counts is None:
-        return None
-    read, written, other = (counts.count(f"input{name}") for name in ("CacheRead", "CacheCreation", "Other"))
-    whole = None if other is None else other + (read or 0) + (written or 0)
-    return Usage(input=whole, output=counts.count("output"), cache_read=read, cache_write=written)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import documents, inputs_of
+from rollout_trace.importing.imported import each_file, imported
+from rollout_trace.importing.inputs import documents
 from rollout_trace.importing.span_steps import kind_of
 from rollout_trace.importing.span_streams import joined_streams
 from rollout_trace.importing.span_tree import trajectories_of
@@ -15,6 +15,7 @@ from rollout_trace.importing.span_values import Span, spans_of
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import OnError
+    from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
@@ -42,8 +43,7 @@ def otel(path: Given, *, on_error: OnError = "raise", report: ImportReport | Non
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no span.
     """
-    job, sources = Job("otel", on_error, report), inputs_of(path, SUFFIXES)
-    return Imported(job, (one for source in sources for one in _traces(source, job)))
+    return imported("otel", path, SUFFIXES, on_error, report, each_file(_traces))
 
 
 def _traces(source: Input, job: Job) -> Iterator[Trajectory]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Attempt, ErrorInfo, Usage
-from rollout_trace.importing.conversation import Conversation, folder_of
-from rollout_trace.importing.imported import Imported, Job, session_lines
-from rollout_trace.importing.inputs import inputs_of
+from rollout_trace.data.model import Attempt, ErrorInfo
+from rollout_trace.importing.conversation import Conversation, conversations, folder_of
+from rollout_trace.importing.imported import imported, session_lines
 from rollout_trace.importing.steps import Thread
 from rollout_trace.wire.chat_messages import convert
 from rollout_trace.wire.google_parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
 
@@ -42,20 +39,7 @@ def qwen_code(path: Given, *, on_error: OnError = "raise", report: ImportReport 
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no line of a session.
     """
-    job, sources = Job("qwen_code", on_error, report), inputs_of(path, SUFFIXES)
-    return Imported(job, _sessions(sources, job))
-
-
-def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
-    for source in sources:
-        session = _Session(source, job)
-        if session.talk.steps or session.talk.thread.items:
-            is_agent = folder_of(source, 2) == "subagents"
-            parent = folder_of(source, 1) if is_agent else None
-            lacks = "system prompts, tools and sampling parameters"
-            yield session.talk.trajectory("subagent" if is_agent else "qwen-code", lacks, parent)
-        else:
-            job.report.drop("files without a conversation")
+    return imported("qwen_code", path, SUFFIXES, on_error, report, conversations(_Session))
 
 
 class _Session:
@@ -63,7 +47,9 @@ class _Session:
 
     def __init__(self, source: Input, job: Job) -> None:
         self._job = job
-        self.talk = Conversation(job, source.stem, "openai.chat")
+        parent = folder_of(source, 1) if folder_of(source, 2) == "subagents" else None
+        name, lacks = "qwen-code" if parent is None else "subagent", "system prompts, tools and sampling parameters"
+        self.talk = Conversation(job, source.stem, "openai.chat", name, lacks, parent)
         self._places: dict[str, tuple[Thread, int]] = {}
         self._told: Fields | None = None
         """The telemetry of the next answer."""
@@ -82,7 +68,7 @@ class _Session:
         thread, length = self._places.get(
             record.name("parentUuid") or "", (self.talk.thread, len(self.talk.thread.items))
         )
-        self.talk.thread = thread if len(thread.items) == length else thread.fork(length)
+        self.talk.thread = thread.after(length)
         if kind == "system":
             self._add_system(record)
         else:
@@ -123,7 +109,7 @@ class _Session:
             messages,
             model=record.text("model"),
             response_id=None if told is None else told.name("response_id"),
-            usage=None if usage is None else _usage(usage),
+            usage=None if usage is None else usage.usage("qwen_code"),
             latency=None if latency is None else latency / 1e3,
             time_to_first_token=None if first is None else first / 1e3,
         )
@@ -150,13 +136,3 @@ class _Session:
             self._job.report.miss("calls that summed up compacted conversations")
         else:
             self._job.report.note("lines that are no part of a conversation")
-
-
-def _usage(counts: Fields) -> Usage:
-    """Google's names, with the thoughts among the candidates, as the chat protocol counts."""
-    return Usage(
-        input=counts.count("promptTokenCount"),
-        output=counts.count("candidatesTokenCount"),
-        cache_read=counts.count("cachedContentTokenCount"),
-        reasoning=counts.count("thoughtsTokenCount"),
-    )

@@ -9,12 +9,12 @@ from rollout_trace.data.model import Task, ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._verifiers_graph import Graph
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import documents, inputs_of
+from rollout_trace.importing.imported import each_document, imported
 from rollout_trace.importing.steps import recorded_run
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given
     from rollout_trace.importing.report import ImportReport
 
@@ -39,9 +39,7 @@ def verifiers(path: Given, *, on_error: OnError = "raise", report: ImportReport 
         ValueError: ``on_error`` has another value.
         FormatError: while iterating, unless skipped: something is no episode.
     """
-    job, sources = Job("verifiers", on_error, report), inputs_of(path, SUFFIXES)
-    found = (episode for source in sources for episode in documents(source, job.problems))
-    return Imported(job, (one for episode in found for one in job.guarded(lambda: _traces(episode, job))))  # noqa: B023
+    return imported("verifiers", path, SUFFIXES, on_error, report, each_document(_traces))
 
 
 def _traces(episode: Fields, job: Job) -> Iterator[Trajectory]:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.data.extras import as_policy_spans
-from rollout_trace.data.model import Completion, Step, TokenIssue, ToolRun, Usage
+from rollout_trace.data.model import Step, TokenIssue, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
-from rollout_trace.importing.chat import assistant_message, chat_calls, error_of
-from rollout_trace.importing.steps import REBUILT, Thread, policy_version, recorded_facts, token_fields, usd
+from rollout_trace.importing.chat import assistant_message, chat_completion, error_of
+from rollout_trace.importing.steps import (
+    REBUILT,
+    Thread,
+    advantages,
+    exported_facts,
+    mode_of,
+    recorded_facts,
+    token_fields,
+    usd,
+)
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource
@@ -17,9 +25,6 @@ if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job
 
 _NO_IDS = "the node of the trace has no token ids."
-_STATUSES = frozenset({"ok", "error", "cancelled", "abandoned", "cached", "superseded", "running"})
-_SOURCES = frozenset({"engine", "logprobs", "retokenized"})
-_MODES = frozenset({"raw", "processed", "constrained"})
 _ENDPOINTS = {"/responses": "openai.responses", "/completions": "openai.completions", "/messages": "anthropic.messages"}
 
 
@@ -95,7 +100,7 @@ class Graph:
 
     def _add(self, node: Fields, at: int) -> None:
         before = self._parent(node, at)
-        thread = before.thread if len(before.thread.items) == before.length else before.thread.fork(before.length)
+        thread = before.thread.after(before.length)
         message = node.object("message")
         content = _message(message) if message is not None else {"role": "user", "content": None}
         own, mask = node.ids("token_ids") or [], node.items("mask")
@@ -156,11 +161,8 @@ class Graph:
             counted=None if source == "retokenized" else counted,
             issue=issue,
         )
-        if tokens["completion_token_ids"] is None:
-            self._job.report.miss("token ids")
-        if tokens["logprobs"] is None:
-            self._job.report.miss("logprobs")
-        completion = _completion(message)
+        self._job.report.miss_tokens(tokens["completion_token_ids"], tokens["logprobs"])
+        completion = chat_completion(message)
         step = Step(
             **tokens,
             **{"usage": usage, **self._call_facts(call), **facts},
@@ -168,7 +170,7 @@ class Graph:
             messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
             tools=before.tools,
             completion=completion,
-            advantage=self._advantages(node),
+            advantage=advantages(node, "advantages"),
         )
         self.steps.append(step)
         for one in completion.tool_calls:
@@ -180,12 +182,6 @@ class Graph:
             if value is not None and value != round(value, 4):
                 self._rounded = False
                 return
-
-    def _advantages(self, node: Fields) -> Any:
-        values = node.numbers("advantages")
-        if not values:
-            return None
-        return None if any(one is None or one != one or abs(one) == float("inf") for one in values) else values
 
     def _step_facts(self, fact: Fields | None) -> dict[str, Any]:
         """What our export keeps of a step beside its node."""
@@ -201,23 +197,14 @@ class Graph:
         }
         if fact is None:
             return facts
-        status, source, mode = fact.text("status"), fact.text("token_source"), fact.text("logprobs_mode")
         own = fact.name("id")
         name = own if own is not None and own not in self._step_ids else name
         self._step_ids.add(name)
         return {
             **facts,
             "id": name,
-            "call_id": fact.name("call_id") or name,
-            "status": status if status in _STATUSES else "ok",
-            "trainable": fact.flag("trainable") is not False,
-            "reward": fact.number("reward"),
-            "policy_version": policy_version(fact, "policy_version"),
-            "policy_spans": _policy_spans(fact),
-            "token_source": source if source in _SOURCES else None,
-            "logprobs_mode": mode if mode in _MODES else None,
-            "metadata": {**fact.mapping("metadata"), **REBUILT},
-            "finish_reason": fact.text("finish_reason"),
+            **exported_facts(fact, name),
+            "logprobs_mode": mode_of(fact.text("logprobs_mode")),
             **recorded_facts(fact),
         }
 
@@ -289,35 +276,13 @@ def _message(message: Fields) -> dict[str, Any]:
     """A message in the shape of chat."""
     role = message.text("role") or "user"
     if role == "assistant":
-        return assistant_message(_completion(message))
+        return assistant_message(chat_completion(message))
     found: dict[str, Any] = {"role": role, "content": message.get("content")}
     if role == "tool":
         found["tool_call_id"] = message.name("tool_call_id")
     return found
 
 
-def _completion(message: Fields | None) -> Completion:
-    if message is None:
-        return Completion()
-    content = message.get("content")
-    return Completion(
-        content=content if isinstance(content, (str, list)) else None,
-        reasoning=message.text("reasoning_content"),
-        tool_calls=chat_calls(message),
-    )
-
-
 def _usage(call: Fields | None) -> Usage | None:
     counts = None if call is None else call.object("usage")
     return None if counts is None else counts.usage("verifiers")
-
-
-def _policy_spans(fact: Fields) -> Any:
-    rows = fact.items("policy_spans")
-    if not rows:
-        return None
-    try:
-        return as_policy_spans(rows)
-    except ValueError:
-        fact.wrong("policy_spans", "a list of [begin, end, version]")
-        return None

@@ -59,6 +59,18 @@ def chat_calls(message: Fields) -> tuple[ToolCall, ...]:
     return tuple(found)
 
 
+def chat_completion(message: Fields | None) -> Completion:
+    """An answer in the shape of chat; an empty one where there is no message."""
+    if message is None:
+        return Completion()
+    content = message.get("content")
+    return Completion(
+        content=content if isinstance(content, (str, list)) else None,
+        reasoning=message.text("reasoning_content"),
+        tool_calls=chat_calls(message),
+    )
+
+
 def error_of(value: Any, place: Fields | None = None) -> ErrorInfo | None:
     """An error from an object or a text of a source; None where there is none."""
     if value is None or value in ("", False):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rollout_trace.data.model import Completion, ErrorInfo, Step, ToolRun
 from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.importing.imported import each_file
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from rollout_trace.importing.imported import Job
+    from rollout_trace.importing.imported import Job, Read
     from rollout_trace.importing.inputs import Input
 
 
@@ -22,10 +24,14 @@ class Conversation:
         job: the import.
         name: id of the session.
         protocol: whose shape the messages have.
+        agent: its name.
+        lacks: what its steps do not have, for the report.
+        parent: id of the session that began it.
     """
 
-    def __init__(self, job: Job, name: str, protocol: str) -> None:
+    def __init__(self, job: Job, name: str, protocol: str, agent: str, lacks: str, parent: str | None = None) -> None:
         self.name = name
+        self._agent, self._lacks, self._parent = agent, lacks, parent
         self.thread = Thread()
         self.steps: list[Step] = []
         self.tool_runs: list[ToolRun] = []
@@ -49,8 +55,7 @@ class Conversation:
         for call in completion.tool_calls:
             if call.id is not None:
                 self._callers[call.id] = step, call
-        self._job.report.miss("token ids")
-        self._job.report.miss("logprobs")
+        self._job.report.miss_tokens()
         self._job.report.miss("usage", step.usage is None)
         self._job.report.note("arguments of tool calls, written as JSON anew", len(completion.tool_calls))
         return step
@@ -80,16 +85,16 @@ class Conversation:
             )
         )
 
-    def trajectory(self, name: str, lacks: str, parent: str | None = None) -> Trajectory:
-        """The session. ``lacks``: what its steps do not have, for the report."""
-        self._job.report.miss(lacks, bool(self.steps))
+    def trajectory(self) -> Trajectory:
+        """The session."""
+        self._job.report.miss(self._lacks, bool(self.steps))
         self._job.report.miss("rewards")
         own = self._job.unique_id(self.name)
         return Trajectory(
             id=own,
-            name=name,
-            parent_id=parent,
-            episode_id=parent or own,
+            name=self._agent,
+            parent_id=self._parent,
+            episode_id=self._parent or own,
             steps=self.steps,
             tool_runs=self.tool_runs,
             status=self.status,
@@ -98,6 +103,23 @@ class Conversation:
             environment=self.environment or None,
             metadata={"imported": {"source": self._job.source}},
         )
+
+
+class _Session(Protocol):
+    talk: Conversation
+
+
+def conversations(session: Callable[[Input, Job], _Session]) -> Read:
+    """Reads files that hold a conversation each; those without one are left out, and counted."""
+
+    def made(source: Input, job: Job) -> Iterator[Trajectory]:
+        talk = session(source, job).talk
+        if talk.steps or talk.thread.items:
+            yield talk.trajectory()
+        else:
+            job.report.drop("files without a conversation")
+
+    return each_file(made)
 
 
 def folder_of(source: Input, depth: int) -> str | None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rollout_trace import guard
 from rollout_trace.errors import FormatError
 from rollout_trace.importing.fields import Fields, OnError, Problems
-from rollout_trace.importing.inputs import records
+from rollout_trace.importing.inputs import documents, inputs_of, records
 from rollout_trace.importing.report import ImportReport
 from rollout_trace.report import format_counts
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.importing.inputs import Input
+    from rollout_trace.importing.inputs import Given, Input
 
 T = TypeVar("T")
+Read: TypeAlias = "Callable[[list[Input], Job], Iterable[Trajectory]]"
+"""What reads the files of a source."""
 
 
 class Job:
@@ -61,6 +63,35 @@ def session_lines(source: Input, job: Job) -> Iterator[Fields]:
         job.report.drop("last lines without their end: the session was still being written")
 
     return records(source, job.problems, cut)
+
+
+def each_file(made: Callable[[Input, Job], Iterable[Trajectory]]) -> Read:
+    """Reads files on their own: what is made of each."""
+    return lambda sources, job: (one for source in sources for one in made(source, job))
+
+
+def each_document(made: Callable[[Fields, Job], Iterable[Trajectory]]) -> Read:
+    """Reads JSON objects on their own: what is made of each, or an error about it."""
+    return each_file(
+        lambda source, job: (
+            one
+            for document in documents(source, job.problems)
+            for one in job.guarded(lambda: made(document, job))  # noqa: B023
+        )
+    )
+
+
+def imported(
+    source: str,
+    given: Given,
+    suffixes: tuple[str, ...],
+    on_error: OnError,
+    report: ImportReport | None,
+    read: Read,
+) -> Imported:
+    """Begins an import: what is read of the files that an argument names. Raises as ``Job`` and ``inputs_of``."""
+    job = Job(source, on_error, report)
+    return Imported(job, read(inputs_of(given, suffixes), job))
 
 
 class Imported(Iterator["Trajectory"]):

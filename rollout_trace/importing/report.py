@@ -24,6 +24,11 @@ class ImportReport:
         """Counts something that the source does not have. Zero is ignored."""
         _add(self.missing, what, count)
 
+    def miss_tokens(self, ids: object = None, logprobs: object = None) -> None:
+        """Counts what of a step's tokens the source does not have: what is None."""
+        self.miss("token ids", ids is None)
+        self.miss("logprobs", logprobs is None)
+
     def drop(self, what: str, count: int = 1) -> None:
         """Counts something that trajectories have no place for. Zero is ignored."""
         _add(self.dropped, what, count)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Cost, ErrorInfo, StepStatus, Task, TokenIssue
+from rollout_trace.data.model import Cost, ErrorInfo, Task, TokenIssue
 from rollout_trace.importing.fields import is_finite
 from rollout_trace.importing.span_values import Span, as_json
+from rollout_trace.importing.steps import mode_of, status_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
-_STATUSES: dict[str, StepStatus] = {
-    "ok": "ok",
-    "error": "error",
-    "cancelled": "cancelled",
-    "abandoned": "abandoned",
-    "cached": "cached",
-    "superseded": "superseded",
-    "running": "running",
-}
 _COST = "rollout_trace.cost."
 
 
@@ -42,14 +34,14 @@ def step_facts(span: Span, *, has_ids: bool) -> dict[str, Any]:
     """The fields of a step, by their names."""
     source, mode = span.text("rollout_trace.token_source"), span.text("rollout_trace.logprobs_mode")
     reward, choice = span.attributes.get("rollout_trace.reward"), span.attributes.get("rollout_trace.choice")
-    status = _STATUSES.get(span.text("rollout_trace.status") or "", "ok")
+    status = status_of(span.text("rollout_trace.status"))
     facts: dict[str, Any] = {
         "call_id": span.text("rollout_trace.call_id"),
         "choice": choice if type(choice) is int and choice >= 0 else 0,
         "trainable": span.attributes.get("rollout_trace.trainable") is not False,
         "policy_version": span.text("rollout_trace.policy_version"),
         "reward": float(reward) if is_finite(reward) else None,
-        "logprobs_mode": mode if mode in ("raw", "processed", "constrained") else None,
+        "logprobs_mode": mode_of(mode),
         "status": status,
         "error": error_beside(status, span.error),
         "latency": duration(span),

@@ -95,8 +95,7 @@ def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[St
                 metadata={"span_id": span.id, "span": span.name},
             )
         )
-        job.report.miss("token ids", tokens["completion_token_ids"] is None)
-        job.report.miss("logprobs", tokens["logprobs"] is None)
+        job.report.miss_tokens(tokens["completion_token_ids"], tokens["logprobs"])
     return found
 
 

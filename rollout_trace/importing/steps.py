@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from rollout_trace.data.extras import PolicySpan, as_policy_spans
 from rollout_trace.data.lists import ListSpan
-from rollout_trace.data.model import Cost, TokenIssue, Usage
+from rollout_trace.data.model import Cost, LogprobsMode, StepStatus, TokenIssue, TokenSource, Usage, amend
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.step_facts import facts_of, run_of
@@ -15,8 +17,9 @@ from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
-    from rollout_trace.data.model import TokenSource, ToolRun
+    from rollout_trace.data.model import Step, ToolRun
     from rollout_trace.importing.fields import Fields
+    from rollout_trace.importing.report import ImportReport
 
 REBUILT = {"messages_source": "rebuilt"}
 """Metadata of steps whose messages were put together from a transcript, not taken from a request."""
@@ -86,6 +89,13 @@ class SharedStores(Stores):
         return self.messages.add_items([self._known.setdefault(*pair) for pair in zip(keys, messages, strict=True)])
 
 
+def number(steps: list[Step], report: ImportReport) -> None:
+    """Sets the positions of the steps of a trajectory, and counts what of their tokens the source does not have."""
+    for at, step in enumerate(steps):
+        amend(step, index=at)
+        report.miss_tokens(step.completion_token_ids, step.logprobs)
+
+
 class Thread:
     """A conversation that grows: the messages of each prompt are the first of one list."""
 
@@ -100,6 +110,10 @@ class Thread:
         """The messages so far, for a step: later ones do not show in it."""
         return ListSpan(self.items, len(self.items))
 
+    def after(self, length: int) -> Thread:
+        """A conversation to append to behind the first ``length`` messages; a copy where this one goes on already."""
+        return self if len(self.items) == length else self.fork(length)
+
     def fork(self, length: int | None = None) -> Thread:
         """A conversation that begins with the first ``length`` messages of this one."""
         return Thread(self.items[:length])
@@ -110,6 +124,52 @@ def policy_version(fields: Fields, name: str) -> str | int | None:
     if isinstance(fields.get(name), str):
         return fields.text(name)
     return fields.count(name)
+
+
+_STATUSES = frozenset(get_args(StepStatus))
+_SOURCES = frozenset(get_args(TokenSource))
+_MODES = frozenset(get_args(LogprobsMode))
+
+
+def status_of(text: str | None) -> StepStatus:
+    """A status of a step as our exports write it; ``ok`` for any other text."""
+    return text if text in _STATUSES else "ok"  # type: ignore[return-value]
+
+
+def mode_of(text: str | None) -> LogprobsMode | None:
+    """What logprobs are of, as our exports write it; None for any other text."""
+    return text if text in _MODES else None  # type: ignore[return-value]
+
+
+def exported_facts(fields: Fields, name: str) -> dict[str, Any]:
+    """The fields of a step that our exports of documents keep beside what the format has; ``name``: its id."""
+    source = fields.text("token_source")
+    return {
+        "call_id": fields.name("call_id") or name,
+        "status": status_of(fields.text("status")),
+        "trainable": fields.flag("trainable") is not False,
+        "reward": fields.number("reward"),
+        "policy_version": policy_version(fields, "policy_version"),
+        "policy_spans": _policy_spans(fields),
+        "token_source": source if source in _SOURCES else None,
+        "metadata": {**fields.mapping("metadata"), **REBUILT},
+        "finish_reason": fields.text("finish_reason"),
+    }
+
+
+def _policy_spans(fields: Fields) -> tuple[PolicySpan, ...] | None:
+    rows = fields.items("policy_spans")
+    try:
+        return as_policy_spans(rows) if rows else None
+    except ValueError:
+        fields.wrong("policy_spans", "a list of [begin, end, version]")
+        return None
+
+
+def advantages(fields: Fields, name: str) -> Any:
+    """Advantages of tokens, a list; None where one is no finite number."""
+    values = fields.numbers(name)
+    return values if values and all(one is not None and math.isfinite(one) for one in values) else None
 
 
 def recorded_facts(fields: Fields) -> dict[str, Any]:

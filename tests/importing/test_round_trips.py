@@ -112,3 +112,12 @@ def test_rollouts_of_one_agent_come_back(kind: str, make: Callable[[], list[rt.T
         names = ("reward", "group_id", "rollout_index")
         assert [getattr(back, name) for name in names] == [getattr(one, name) for name in names]
         assert back.task is None or (one.task is not None and back.task.id == one.task.id)
+
+
+def test_a_rollout_of_agent_lightning_that_failed_is_failed() -> None:
+    made = recorded.tool_agent()
+    made[1].status, made[1].error = "failed", rt.ErrorInfo(type="ValueError", message="no such tool")
+    rows = export.agent_lightning(made, report=ExportReport())
+    assert [row["error_message"] for row in rows[:2]] == [None, "ValueError: no such tool"]
+    found = importing.agent_lightning(BytesIO(dumps(rows)))
+    assert [one.status for one in found] == [one.status for one in made]
