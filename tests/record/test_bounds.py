@@ -20,7 +20,7 @@ import rollout_trace as rt
 from rollout_trace.integration import ModelFrame
 from rollout_trace.record import sink
 from rollout_trace.record.bounds import held_bytes
-from rollout_trace.record.handover import Family
+from rollout_trace.record.state import log_of
 from rollout_trace.testing import ScriptedServer
 from tests.amount import some
 
@@ -202,8 +202,9 @@ def test_the_messages_that_each_reported_call_repeats_are_counted_once() -> None
             frame = ModelFrame("a-framework", messages=list(messages))
             frame.answered({"completion": rt.Completion(content="hi")})
             frame.end()
-    log = Family([trajectory])
-    assert log.size < 2 * EACH
+        log = log_of(trajectory)
+        assert log is not None
+        assert EACH < log.size_in_memory() < 2 * EACH
 
 
 def test_there_is_room_again_once_what_was_kept_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
