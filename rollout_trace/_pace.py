@@ -37,7 +37,7 @@ def set_polite(is_polite: bool) -> None:
 
 
 def is_polite() -> bool:
-    """Whether ``give_way`` on this thread lets others run first."""
+    """Returns whether ``give_way`` on this thread lets others run first."""
     return _background.is_polite
 
 

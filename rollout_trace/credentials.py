@@ -188,7 +188,7 @@ def forget_all() -> None:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text counts as a key; see the module."""
+    """Returns whether a text counts as a key; see the module."""
     return (
         len(text) >= SHORTEST
         and len(set(text)) >= 5
@@ -252,12 +252,12 @@ def _moved(ends: Iterable[int], data: bytes, key: bytes) -> list[int]:
 
 
 def found_in(data: bytes) -> bool:
-    """Whether bytes hold a known key."""
+    """Returns whether bytes hold a known key."""
     return any(key in data for key in _bytes)
 
 
 def any_known() -> bool:
-    """Whether any key is known."""
+    """Returns whether any key is known."""
     return bool(_texts)
 
 
@@ -268,7 +268,7 @@ _PIECES = tuple(
 
 
 def spoils(request: bytes | None, response: bytes) -> bool:
-    """Whether an exchange cannot be kept as its bytes, decompressed, because a known key is in it.
+    """Returns whether an exchange cannot be kept as its bytes, decompressed, because a known key is in it.
 
     ``cut_bytes`` alone is not enough: token ids in the answer spell the key, and a stream may have it in pieces. Its
     decoded steps can be kept.
@@ -287,7 +287,7 @@ _ESCAPED = re.compile(rb"\\u00([2-7][0-9a-fA-F])")
 
 
 def split_in(data: bytes) -> bool:
-    """Whether the texts of a stream's events, joined, hold a known key that came in pieces.
+    """Returns whether the texts of a stream's events, joined, hold a known key that came in pieces.
 
     For bytes that are kept as they are: ``cut_bytes`` finds no key that no event has whole.
     """
@@ -310,7 +310,7 @@ _TOKENS = re.compile(
 
 
 def has_tokens(response: bytes) -> bool:
-    """Whether an answer of a model has token ids, or its text token by token: they spell a key that is cut out."""
+    """Returns whether an answer of a model has token ids, or its text token by token: they spell a key."""
     return _TOKENS.search(response) is not None
 
 

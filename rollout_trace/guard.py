@@ -92,7 +92,7 @@ class HoldsFaults(Protocol):
 
     @property
     def faults(self) -> list[str]:
-        """What failed, one text per failure."""
+        """The failures, one text each."""
 
 
 def failed(hook: str, call: HoldsFaults | None, error: Exception, message: str | None = None) -> None:

@@ -32,11 +32,11 @@ class ExportReport:
 
     def __init__(self, *, progress: bool | Callable[[int], object] = False) -> None:
         self.dropped: dict[str, int] = {}
-        """What was left out: description to count."""
+        """Counts of what was left out, by description."""
         self.metadata: set[str] = set()
         """The descriptions in ``dropped`` that are not tokens, texts or rewards: policy versions, named rewards, ..."""
         self.noted: dict[str, int] = {}
-        """What is in the rows but needs attention in training (tokens forced by a grammar): description to count."""
+        """Counts of what is in the rows but needs attention in training (tokens of a grammar), by description."""
         self._strict: Strict = False
         self._exporter = "export"
         self._line = _ProgressLine() if progress is True else None

@@ -125,7 +125,7 @@ class Conversations(MessageTree):
     def request(self, at: int) -> Node:
         """The last message of a step's request, before its answer."""
         leaf = self._leaves[at]
-        return leaf.parent if leaf.parent is not None and gives_start(self.steps[at], leaf.message) else leaf
+        return leaf.parent if leaf.parent is not None and gives_start(self.steps[at]) else leaf
 
     def continued(self, at: int) -> Iterator[int]:
         """Earlier steps whose messages, then an answer, a request begins with: the longest first, of equals the latest.
@@ -153,7 +153,7 @@ class Conversations(MessageTree):
         return node
 
     def shares_start(self, at: int) -> bool:
-        """Whether an earlier request has the same first message, system prompts aside."""
+        """Returns whether an earlier request has the same first message, system prompts aside."""
         return self._starts.get(self._leaves[at].start, at) < at
 
     def _place(self, stored: Any, node: Node, at: int) -> Node:
@@ -226,29 +226,31 @@ class _Equal:
 
 
 def is_from_assistant(message: Any) -> bool:
-    """Whether a message has the role assistant (Google's: model), or is a Responses item of it: a call, reasoning."""
+    """Returns whether a message is the assistant's (Google's: model), or a Responses item of it: a call, reasoning."""
     if not isinstance(message, dict):
         return False
     kind = message.get("type")
     return message.get("role") in ("assistant", "model") or (isinstance(kind, str) and kind in _ASSISTANT_ITEMS)
 
 
-def gives_start(step: Step, last: Any) -> bool:
-    """Whether the answer continues the last message of the request: ``continue_final_message`` of vLLM and SGLang.
+def gives_start(step: Step) -> bool:
+    """Returns whether the answer continues the last message of the request (``continue_final_message``).
 
     An answer that was cut off or aborted goes on so: the conversation has one answer, of both parts.
     """
     if not (isinstance(step.sampling, Mapping) and step.sampling.get("continue_final_message") is True):
         return False
-    content = last.get("content") if is_from_assistant(last) else None
+    last = step.messages[-1] if step.messages else None
+    content = last.get("content") if last and is_from_assistant(last) else None
     parts = content if isinstance(content, list) else [{"text": content}]
     return any(isinstance(part, dict) and isinstance(part.get("text"), str) and part["text"] for part in parts)
 
 
-def asked(step: Step) -> Sequence[Any]:
-    """A step's messages before its answer: without the last one where the answer continues it."""
-    messages = step.messages or ()
-    return messages[:-1] if messages and gives_start(step, messages[-1]) else messages
+def n_asked(step: Step) -> int:
+    """Number of a step's messages before its answer: without the last one where the answer continues it."""
+    stored = shared(step, "messages")
+    length: int = stored.length if isinstance(stored, ListSpan) else len(stored or ())
+    return length - gives_start(step)
 
 
 def _is_system(message: Any) -> bool:

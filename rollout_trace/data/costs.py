@@ -196,12 +196,12 @@ def _has_output(step: Step) -> bool:
 
 
 def has_consumed(call: Call) -> bool:
-    """Whether a call used tokens: it then needs a count and a cost, or the total is unknown."""
+    """Returns whether a call used tokens: it then needs a count and a cost, or the total is unknown."""
     return any(step.usage is not None or _has_output(step) for step in call)
 
 
 def tokens_of(call: Call, count: str) -> int | None:
-    """One field of the usage of a call, else counted from its ids; None where it is unknown."""
+    """Reads one field of the usage of a call, else counted from its ids; None where it is unknown."""
     for step in call:
         tokens: int | None = None if step.usage is None else getattr(step.usage, count)
         if tokens is not None:

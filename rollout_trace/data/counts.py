@@ -22,7 +22,7 @@ Count: TypeAlias = Literal["input", "output", "cache_read", "cache_write", "reas
 
 @dataclass(frozen=True, slots=True)
 class CountPlace:
-    """One place of a count."""
+    """A place of a count."""
 
     shape: Shape
     count: Count
@@ -155,7 +155,7 @@ LONG_WRITES: Final[tuple[Path, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class CostPlace:
-    """One place of the cost of a call."""
+    """A place of the cost of a call."""
 
     path: Path
     """From ``Usage.extra``, or from ``Step.extra`` where ``of_answer`` is set."""
@@ -193,7 +193,7 @@ _PLACES: Final = {shape: tuple(row for row in COUNTS if row.shape == shape) for 
 
 
 def is_count(value: Any) -> TypeGuard[float]:
-    """Whether a value is a whole number of tokens. Gateways and JSON writers that compute counts send 5 as 5.0."""
+    """Returns whether a value is a whole number of tokens. Gateways that compute counts send 5 as 5.0."""
     return type(value) in (int, float) and 0 <= value < _LIMIT and value == value // 1
 
 
@@ -271,7 +271,7 @@ def _settled(read: int | None, written: int | None, own: Mapping[str, int]) -> t
 
 
 def long_writes(usage: Usage) -> int:
-    """Of the tokens written to a cache, those that it keeps for an hour."""
+    """Counts the tokens written to a cache that it keeps for an hour."""
     return max((count_at(usage.extra, path) or 0 for path in LONG_WRITES), default=0)
 
 

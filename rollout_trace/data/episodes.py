@@ -110,7 +110,7 @@ class _Named(Protocol):
 
 
 class Head(Protocol):
-    """What says which attempt a trajectory is: of a whole one, or of the beginning of its line."""
+    """The fields that say which attempt a trajectory is: of a whole one, or of the beginning of its line."""
 
     @property
     def id(self) -> str: ...
@@ -129,7 +129,7 @@ class Head(Protocol):
 
 
 def noted(trajectory: Head) -> Mapping[str, Any]:
-    """What ``rt.collect`` noted; empty for a trajectory that it has not made."""
+    """The notes of ``rt.collect``; empty for a trajectory that it has not made."""
     found = (trajectory.metadata or {}).get(FIELD)
     return found if isinstance(found, dict) else {}
 
@@ -173,14 +173,14 @@ def last_attempts(runs: Iterable[Trajectory]) -> list[Trajectory]:
 
 
 def is_made_again(trajectory: Head) -> bool:
-    """Whether another attempt follows, in the same run or in the next: it failed and is retried, or was cut."""
+    """Returns whether another attempt follows, in the same run or in the next: it failed and is retried, or was cut."""
     return rollout_of(trajectory) is not None and (
         trajectory.status in CUT or noted(trajectory).get("will_retry") is True
     )
 
 
 def may_be_trained(step: Step) -> bool:
-    """Whether something was sampled that a trainer could take, be it one that allows cut answers."""
+    """Returns whether something was sampled that a trainer could take, be it one that allows cut answers."""
     return step.trainable and step.status in ("ok", "abandoned", "cancelled")
 
 
@@ -211,7 +211,7 @@ class Attempts:
 
     def __init__(self) -> None:
         self._counting: dict[tuple[str, str, int], tuple[tuple[int, bool], bool, str]] = {}
-        """Of each rollout the attempt that counts: its rank, whether it succeeded, its episode."""
+        """The attempt that counts, by rollout: its rank, whether it succeeded, its episode."""
         self._thrown: set[str] = set()
 
     def add(self, trajectory: Head) -> None:

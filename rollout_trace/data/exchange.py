@@ -17,7 +17,7 @@ Outcome = Literal["complete", "cut", "unreachable", "closed"]
 @document_fields
 @dataclass(frozen=True)
 class Exchange:
-    """One recorded request and its response, byte for byte. A cassette replays it."""
+    """A recorded request and its response, byte for byte. A cassette replays it."""
 
     name: str
     """Its name among recorded exchanges."""
@@ -30,7 +30,7 @@ class Exchange:
     status: int | None
     """None: no answer had begun when the exchange ended."""
     headers: tuple[tuple[str, str], ...]
-    """Of the response, with lower-case names, as recorded."""
+    """Headers of the response, with lower-case names, as recorded."""
     response: bytes
     """Without transfer encoding."""
     chunk_sizes: tuple[int, ...]
@@ -58,7 +58,7 @@ class Exchange:
 
     @property
     def chunked(self) -> bool:
-        """Whether the response came with `transfer-encoding: chunked`."""
+        """Returns whether the response came with `transfer-encoding: chunked`."""
         return any(name == "transfer-encoding" and "chunked" in value.lower() for name, value in self.headers)
 
     @property

@@ -103,9 +103,9 @@ class Usage:
     output: int | None = None
     """Tokens that were sampled."""
     cache_read: int | None = None
-    """Of ``input``, those that were read from the provider's cache."""
+    """Part of ``input``: read from the provider's cache."""
     cache_write: int | None = None
-    """Of ``input``, those that were written to the provider's cache."""
+    """Part of ``input``: written to the provider's cache."""
     reasoning: int | None = None
     """Tokens of the reasoning, where the provider counts them."""
     extra: Mapping[str, Any] | None = None
@@ -128,7 +128,7 @@ class Cost:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One HTTP exchange of a call."""
+    """An HTTP exchange of a call."""
 
     started_at: datetime | None = None
     """When the request was sent."""
@@ -191,13 +191,13 @@ class Task:
     id: str | None = None
     """Id of the task."""
     data: Any = None
-    """What belongs to the task: question, answer, ..."""
+    """Data of the task: question, answer, ..."""
 
 
 @document_fields
 @dataclass(slots=True, kw_only=True)
 class ToolRun:
-    """One execution of a tool."""
+    """An execution of a tool."""
 
     tool_call_id: str | None = None
     """Id of the ``ToolCall`` that it answers."""
@@ -223,7 +223,7 @@ class ToolRun:
 @document_fields
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Step:
-    """One sampled completion and its call. ``n=2`` gives two steps with the same ``call_id``.
+    """A sampled completion and its call. ``n=2`` gives two steps with the same ``call_id``.
 
     Recorded fields raise AttributeError on assignment. ``reward``, ``advantage``, ``trainable``, ``policy_version``,
     ``metadata`` and ``cost`` can be set; a reward or advantage that is not a number and metadata that are not a dict
@@ -336,7 +336,7 @@ class Step:
     policy_spans: tuple[PolicySpan, ...] | None = None
     """Which version of the weights sampled which positions of the completion: contiguous, from 0 to its length."""
     extra: Mapping[str, Any] | None = None
-    """What else the answer holds, under the provider's names: ``system_fingerprint``, ``metrics``, ... Fields of the
+    """All else in the answer, under the provider's names: ``system_fingerprint``, ``metrics``, ... Fields of the
     choice and of the answer around it; where both have a name, the choice's counts. Nulls are left out."""
     extra_issues: tuple[ExtraIssue, ...] = ()
     """Why extras (``routed_experts``, ...) were withheld, or did not come although they were asked for."""

@@ -143,7 +143,7 @@ _WITH_NUMBERS = frozenset({"completion", "metadata", "tool_runs", "task"})
 
 
 def _changed(value: Any, name: str, change: Change | None) -> Any:
-    """One field, not of messages or tools, as it becomes."""
+    """Changes a field that is not of messages or tools."""
     everywhere, by = change is None, credentials.change if change is None else change
     if isinstance(value, _ARRAYS) or hasattr(value, "dtype"):
         return value
@@ -174,7 +174,7 @@ def _alternatives(values: Any, change: Change) -> Any:
 
 
 def _hold_key(values: Iterable[Any]) -> bool:
-    """Whether values may hold a key of this process's clients. In their JSON, for what costs nothing to most steps."""
+    """Returns whether values may hold a key of this process's clients: looked for in their JSON, at once."""
     if not credentials.any_known():
         return False
     try:
@@ -200,7 +200,7 @@ _encode = json.Encoder(enc_hook=_plain).encode
 
 
 class StepRedaction:
-    """One pass over the steps of one trajectory, in their order. They share messages: each is changed once."""
+    """Redacts the steps of one trajectory, in their order. They share messages: each is changed once."""
 
     def __init__(self, change: Change | None) -> None:
         """``change``: as for ``redacted_steps``."""
@@ -339,12 +339,12 @@ def _holds_list(value: Any) -> bool:
 
 
 def _is_ids(item: Any) -> bool:
-    """Whether an item of a prompt is token ids, or one of them: numbers that are no text."""
+    """Returns whether an item of a prompt is token ids, or one of them: numbers that are no text."""
     return isinstance(item, int) or (isinstance(item, list) and bool(item) and isinstance(item[0], int))
 
 
 def repeats(prompt: Any, gone: list[bytes]) -> bool:
-    """Whether prompt ids hold the ids of one of these completions."""
+    """Returns whether prompt ids hold the ids of one of these completions."""
     if prompt is None or not gone:
         return False
     data = prompt.tobytes()

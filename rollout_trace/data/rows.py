@@ -218,7 +218,7 @@ def _leading_repeats(rows: AnyArray) -> int:
 
 
 def _owns(rows: AnyArray) -> bool:
-    """Whether an array is all of the memory under it, give or take a header."""
+    """Returns whether an array is all of the memory under it, give or take a header."""
     base: Any = rows.base
     size = base.nbytes if hasattr(base, "nbytes") else len(base) if isinstance(base, (bytes, bytearray)) else 0
     return 0 < size <= rows.nbytes + 4096
@@ -244,7 +244,7 @@ def _same_rows(rows: AnyArray, start: int, other_start: int, other: RowSpan) -> 
 
 
 def _repeats_end(rows: AnyArray, start: int, other_start: int, other: RowSpan) -> bool:
-    """Whether an array has the last rows of another one, as far as their positions overlap."""
+    """Returns whether an array has the last rows of another one, as far as their positions overlap."""
     end = min(start + len(rows), other_start + len(other))
     low = max(end - _SHORT_RUN, start)
     same = _same_rows(rows[low - start : end - start], low, other_start, other) if low < end else None

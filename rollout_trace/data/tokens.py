@@ -350,7 +350,7 @@ def ids_in(text: bytes) -> IntArray | None:
 
 
 def _is_of_ids(text: Any) -> bool:
-    """Whether characters, which begin and end with a comma, are numbers without a sign, as JSON spells them."""
+    """Returns whether characters, which begin and end with a comma, are numbers without a sign, as JSON spells them."""
     import numpy as np
 
     # Each a pass over all characters at once, faster than anything that looks at the numbers one by one.

@@ -37,7 +37,7 @@ class StepSource(Protocol):
 
 
 class Recorder(Protocol):
-    """What records into a trajectory. The trajectory uses no more of it than this, so data imports no recorder."""
+    """Records into a trajectory. The trajectory uses no more of it than this, so data imports no recorder."""
 
     @property
     def log(self) -> StepSource | None:
@@ -66,7 +66,7 @@ class _Referable:
 @document_fields
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Trajectory(_Referable):
-    """One agent's run of one task: its steps in the order their calls began, rewards, tool runs and metadata."""
+    """A run of one task by one agent: its steps in the order their calls began, rewards, tool runs and metadata."""
 
     id: str = field(default_factory=new_id)
     """Unique."""
@@ -105,7 +105,7 @@ class Trajectory(_Referable):
     ended_at: datetime | None = None
     """When it was closed; None while it is open."""
     environment: dict[str, Any] | None = None
-    """What ran: versions (``rollout_trace``, ``python``, ``platform``, ``packages``), ``host``, ``pid``,
+    """The code that ran: versions (``rollout_trace``, ``python``, ``platform``, ``packages``), ``host``, ``pid``,
     ``process_started``, ``command`` (without its secrets), ``git`` (``commit``, ``branch``, ``dirty``), the ``prices``
     of its costs, and what ``rt.environment(...)`` had added when it was opened. Collected when it is read or written.
     """
@@ -230,7 +230,7 @@ class Trajectory(_Referable):
         return line[:-1].decode()
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``to_json`` has, as a dict of texts, numbers, lists and dicts. Raises as ``to_json``."""
+        """Returns what ``to_json`` has, as a dict of texts, numbers, lists and dicts. Raises as ``to_json``."""
         found: dict[str, Any] = json.loads(self.to_json())
         return found
 

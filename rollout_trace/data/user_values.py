@@ -107,7 +107,7 @@ def named_numbers(value: Any, kind: type[Rewards]) -> Rewards:
 
 
 def advantage(value: Any, name: str) -> float | FrozenList:
-    """One finite number, or a list with one for each completion token. Arrays and tensors become such a list.
+    """Returns one finite number, or a list with one for each completion token. Arrays and tensors become such a list.
 
     The list cannot be changed in place: a number set in it later would not be checked.
 
@@ -176,7 +176,7 @@ def position(value: Any, name: str) -> int:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling a function only makes a coroutine."""
+    """Returns whether calling a function only makes a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 

@@ -36,7 +36,7 @@ _ROOTS = (
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One result of a check. ``str(finding)`` is one line."""
+    """A result of a check. ``str(finding)`` is one line."""
 
     code: str
     """A key of ``CODES``, or the code of a ``token_issue`` that a newer version wrote."""
@@ -242,7 +242,7 @@ def _advantage_findings(step: Step) -> Iterator[Finding]:
 
 
 def _is_finite(reward: Any) -> bool:
-    """Whether a reward is finite; True for None, which means not scored."""
+    """Returns whether a reward is finite; True for None, which means not scored."""
     try:
         return reward is None or math.isfinite(reward)
     except (TypeError, OverflowError):

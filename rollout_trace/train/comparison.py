@@ -21,7 +21,7 @@ _AT_ONCE = 1_000_000
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What ``rt.compare(a, b)`` found. Differences are those of b to a: positive where b is better."""
+    """The result of ``rt.compare(a, b)``. Differences are those of b to a: positive where b is better."""
 
     signal: str | None
     """The named reward that was compared; None: the reward itself."""
@@ -32,7 +32,7 @@ class Comparison:
     high: float | None
     """Upper end."""
     confidence: float
-    """Of the interval: 0.95 for 95 %."""
+    """Level of the interval: 0.95 for 95 %."""
     mean_a: float
     """Mean of a over the tasks in both: of the tasks' means."""
     mean_b: float
@@ -60,7 +60,7 @@ class Comparison:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Returns whether the interval leaves out 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ def compare(
 
 
 class _Side:
-    """One of the two sets."""
+    """One side: a set of runs."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Side:
     ) -> None:
         self.tasks: set[Hashable] = set()
         self.means: dict[Hashable, float] = {}
-        """Of the tasks with scored runs."""
+        """Mean reward of each task with scored runs."""
         self.unscored = 0
         for group in groups(trajectories, key=key):
             self.tasks.add(group.id)

@@ -65,7 +65,7 @@ class Decodes(Protocol):
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One break. ``expected`` and ``found`` have the ids from ``position`` on, at most 8."""
+    """A break. ``expected`` and ``found`` have the ids from ``position`` on, at most 8."""
 
     step_id: str
     """The step whose prompt drifted."""
@@ -107,7 +107,7 @@ class Earlier:
         return None if found is None else self.placed[found]
 
     def shares_start(self, at: int, prompt: Span) -> bool:
-        """Whether an earlier step has the same first message, or, where one of the two has no messages, first id."""
+        """Returns whether an earlier step has the same first message; without messages in one of them, first id."""
         has_messages = shared(self.placed[at][0], "messages") is not None
         first_id = self._first_ids[has_messages].get(_first_id(prompt), at)
         return first_id < at or self._index.shares_start(at)
@@ -151,12 +151,12 @@ class Break:
 
     @cached_property
     def is_fork(self) -> bool:
-        """Whether the step shares its beginning with an earlier one, without drift."""
+        """Returns whether the step shares its beginning with an earlier one, without drift."""
         return self.drift is None and self._earlier.shares_start(self._at, self._prompt)
 
     @property
     def is_root(self) -> bool:
-        """Whether the step shares nothing with any earlier one."""
+        """Returns whether the step shares nothing with any earlier one."""
         return self.drift is None and not self.is_fork
 
     def explain(self, tokenizer: Decodes | None) -> Drift | None:
@@ -230,12 +230,12 @@ def _kind(step: Step, previous: Step, row: Row, at: int, end: int, texts: tuple[
 
 
 def _has_end(step: Step) -> bool:
-    """Whether the last id of a completion is a stop token."""
+    """Returns whether the last id of a completion is a stop token."""
     return step.finish_reason not in (None, "abort", *CUT_OFF)
 
 
 def _is_same_text(tokenizer: Decodes, prompt: IntArray, owner: Step, at: int, begin: int, stop: int) -> bool:
-    """Whether the rest of an answer, without its stop token, is the same text in a prompt."""
+    """Returns whether the rest of an answer, without its stop token, is the same text in a prompt."""
     sampled = owner.completion_token_ids
     assert sampled is not None
     rest = tokenizer.decode(sampled[at - begin : stop - begin - _has_end(owner)].tolist())
@@ -257,7 +257,7 @@ def _step_at(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
 
 
 def _is_in_arguments(step: Step, at: int, length: int) -> bool:
-    """Whether a token of a completion lies in the arguments of a tool call, estimated by their share of the characters.
+    """Estimates by shares of the characters whether a token of a completion lies in the arguments of a tool call.
 
     The text is assumed to come first, and each call to be wrapped in ``_BEFORE`` and ``_AFTER`` or the like. A break
     in the wrapping is no change of the arguments.

@@ -28,7 +28,7 @@ class Group:
     """The runs of one task. What is computed from rewards raises ValueError if one is no finite number."""
 
     id: Hashable
-    """What the runs have in common: their ``group_id``, or the result of ``key``."""
+    """The key that the runs have in common: their ``group_id``, or the result of ``key``."""
     trajectories: tuple[Trajectory, ...]
     """The runs, in input order."""
     n_repeated: int = 0

@@ -42,7 +42,7 @@ class InRange:
         """Segments whose ids are in range, and those of their bases, up to this position."""
 
     def __call__(self, stored: Any) -> bool:
-        """Whether ids are in range.
+        """Returns whether ids are in range.
 
         Args:
             stored: what ``shared(step, ...)`` gives. False is certain for an array; for a span it may be due to an id

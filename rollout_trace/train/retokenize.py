@@ -213,7 +213,7 @@ def _template_arguments(step: Step) -> dict[str, Any]:
 
 
 def _accepts_parts(tokenizer: Any) -> bool:
-    """Whether the template renders contents that are lists of parts; some print the list as Python would."""
+    """Returns whether the template renders contents that are lists of parts; some print the list as Python would."""
     probe = [{"role": "user", "content": [{"type": "text", "text": "PROBE"}]}]
     try:
         text = str(tokenizer.apply_chat_template(probe, tokenize=False))

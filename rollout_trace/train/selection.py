@@ -105,12 +105,12 @@ def check_options(options: SequenceOptions) -> None:
 
 
 def is_count(value: object) -> bool:
-    """Whether a value is a whole number, of numpy's too, of at least 1; ``True`` is none."""
+    """Returns whether a value is a whole number, of numpy's too, of at least 1; ``True`` is none."""
     return isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 1
 
 
 def have_wanted_versions(steps: Iterable[Step], options: SequenceOptions) -> bool:
-    """Whether every step's policy version is one that the options allow."""
+    """Returns whether every step's policy version is one that the options allow."""
     versions = options.get("policy_versions")
     if versions is None:
         return True

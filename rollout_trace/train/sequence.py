@@ -35,7 +35,7 @@ class Placeholder(NamedTuple):
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sequence:
-    """One row. The arrays have one length, and are read-only: they may share memory with the steps."""
+    """A row. The arrays have one length, and are read-only: they may share memory with the steps."""
 
     token_ids: IntArray
     """int32 [length]."""
@@ -228,7 +228,7 @@ class Sequences(list[Sequence]):
     def __init__(self, rows: Iterable[Sequence], report: SequenceReport) -> None:
         super().__init__(rows)
         self.report = report
-        """What is in the rows, and what was left out."""
+        """Counts of what is in the rows, and what was left out."""
 
     def _repr_html_(self) -> str:
         """The picture of the rows in a notebook."""

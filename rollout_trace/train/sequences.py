@@ -203,7 +203,7 @@ class Row:
 
     def __init__(self, is_retokenized: bool) -> None:
         self.is_retokenized = is_retokenized
-        """Whether its ids are retokenised text; such ids are never in one row with an engine's."""
+        """True: its ids are retokenised text; such ids are never in one row with an engine's."""
         self.segment: Segment | None = None
         self.end = 0
         self.steps: list[tuple[Step, int, int]] = []
@@ -211,7 +211,7 @@ class Row:
         self.last_index = 0
         """Index of its last step among the used steps."""
         self.has_extras = False
-        """Whether a step of the closed row, or of the prompt in which it ends, has an extra."""
+        """True: a step of the closed row, or of the prompt in which it ends, has an extra."""
         self.extras_left_out: dict[str, list[str]] = {}
         """Ids of steps whose extras are not in the closed row, by field and reason."""
 

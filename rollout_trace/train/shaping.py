@@ -51,7 +51,7 @@ _PENALTY = "apply the same penalties to the trainer's logits, from the ids befor
 
 
 def constrained(step: Step) -> str | None:
-    """What restricted the next token, joined by commas: ``required tool``, ``response_format``, ...; None: nothing did.
+    """Names what restricted the next token: ``required tool, response_format``, ...; None where nothing did.
 
     Found in the request; where that names no grammar, and the engine's logprobs are nevertheless ``constrained``:
     ``not named in the request``.
@@ -63,7 +63,7 @@ def constrained(step: Step) -> str | None:
 
 
 def remedy(step: Step, code: str, settings: str) -> str:
-    """What a trainer can do about the settings of a finding, as a phrase.
+    """Says what a trainer can do about the settings of a finding, as a phrase.
 
     Args:
         code: ``constrained_sampling``, ``distribution_truncated`` or ``distribution_biased``.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def has_extras(step: Step) -> bool:
-    """Whether a step has anything that a row carries beside ids and logprobs. Nothing is decoded for the answer."""
+    """Returns whether a step has anything that a row carries beside ids and logprobs. Nothing is decoded."""
     return (
         step.policy_version is not None
         # Most answers of vLLM have some `extra`: only this of it is carried on.
@@ -53,7 +53,7 @@ def misfit(step: Step, name: str, n_prompt: int, n_completion: int) -> str | Non
 
 
 def has_rows(step: Step, name: str) -> bool:
-    """Whether an extra that is not None is of at least one position."""
+    """Returns whether an extra that is not None is of at least one position."""
     return len(_ids(shared(step, name))) > 0
 
 
@@ -105,7 +105,7 @@ def _bad_mask(mask: SamplingMask, step: Step) -> str | None:
 
 
 def _covers(spans: tuple[PolicySpan, ...], length: int) -> bool:
-    """Whether spans are contiguous, from 0 to ``length``."""
+    """Returns whether spans are contiguous, from 0 to ``length``."""
     at = 0
     for begin, end, _ in spans:
         if begin != at or end < begin:
@@ -127,7 +127,7 @@ def versions_of(step: Step, n_completion: int) -> list[PolicySpan]:
 
 
 def _is_of(version: str | int | None, versions: list[str | int]) -> bool:
-    """Whether a step's version is what its spans give: those of all spans, or each of them once, joined by commas."""
+    """Returns whether a step's version is what its spans give: those of all spans, or each once, joined by commas."""
     if version is None:
         return True
     texts = list(map(str, versions))

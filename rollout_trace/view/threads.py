@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollout_trace.data.conversations import Conversations, asked, is_from_assistant
+from rollout_trace.data.conversations import Conversations, is_from_assistant
 from rollout_trace.wire.chat_answers import compare_answer
 from rollout_trace.wire.chat_messages import previous_response_of
 
@@ -75,13 +75,14 @@ class Threads:
         return Link(len(self._ends), None, common.depth, shown_by=shown_by)
 
     def _continued(self, at: int, before: int) -> Link:
-        step, previous = self._conversations.steps[at], self._conversations.steps[before]
-        if self._conversations.request(at).text is not None:
-            return self._after(before, 0, len(self._conversations.whole_text(before)))
-        messages = asked(step)
-        repeated = self._conversations.request(before).depth
+        index = self._conversations
+        step, previous, request = index.steps[at], index.steps[before], index.request(at)
+        if request.text is not None:
+            return self._after(before, 0, len(index.whole_text(before)))
+        messages = step.messages or ()
+        repeated = index.request(before).depth
         if compare_answer(step, previous) != "changed":
-            while repeated < len(messages) and is_from_assistant(messages[repeated]):
+            while repeated < request.depth and is_from_assistant(messages[repeated]):
                 repeated += 1
         return self._after(before, repeated)
 

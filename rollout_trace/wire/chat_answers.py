@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rollout_trace.data.conversations import asked, gives_start, is_from_assistant
+from rollout_trace.data.conversations import gives_start, is_from_assistant, n_asked
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.wire import google_messages, google_parts
 
@@ -21,19 +21,18 @@ Repeat = Literal["same", "arguments", "changed"]
 
 
 def compare_answer(step: Step, previous: Step) -> Repeat:
-    """How a step's messages repeat the answer of ``previous``.
+    """Compares how a step's messages repeat the answer of ``previous``.
 
     ``same`` text and calls; ``arguments``: the JSON arguments have the same values in another spelling; ``changed``:
     anything else.
     """
-    answer = previous.completion
-    if answer is None or not step.messages or isinstance(step.messages[0], str):
+    answer, messages = previous.completion, step.messages
+    if answer is None or not messages or isinstance(messages[0], str):
         return "same"
-    text, calls, _ = _leading_answer(step.messages[len(asked(previous)) :])
+    text, calls, _ = _leading_answer(messages[n_asked(previous) :])
     answer_text, answer_calls = _answer_parts(answer)
-    last = previous.messages[-1] if previous.messages else None
-    if gives_start(previous, last):
-        answer_text = _leading_answer([last])[0] + answer_text
+    if gives_start(previous):
+        answer_text = _leading_answer((previous.messages or ())[-1:])[0] + answer_text
     if _stops_early(previous) and not answer_calls and text.startswith(answer_text):
         # A later request continued the answer: the message has both parts.
         return "same"
@@ -51,7 +50,7 @@ def _stops_early(step: Step) -> bool:
 
 def keeps_reasoning(step: Step, previous: Step) -> bool:
     """Whether the messages that repeat the previous answer still have its reasoning."""
-    return _leading_answer((step.messages or ())[len(asked(previous)) :])[2]
+    return _leading_answer((step.messages or ())[n_asked(previous) :])[2]
 
 
 def _leading_answer(messages: Sequence[Any]) -> tuple[str, list[tuple[Any, Any]], bool]:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.data.conversations import asked, is_from_assistant
+from rollout_trace.data.conversations import is_from_assistant, n_asked
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Completion, Step, new_step
 from rollout_trace.data.tokens import Span, TokenStore, as_int32
@@ -31,7 +31,7 @@ from tests.strategies import PROFILE, trajectories
 
 def continues(step: Step, previous: Step) -> bool:
     """The rule for one pair: the messages of the previous one, then an assistant message; or its text and answer."""
-    now, before = step.messages, asked(previous)
+    now, before = step.messages, (previous.messages or ())[: n_asked(previous)]
     if not now or not before:
         return False
     if isinstance(now[0], str) and isinstance(before[0], str):
