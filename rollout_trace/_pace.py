@@ -36,11 +36,6 @@ def set_polite(is_polite: bool) -> None:
     _background.is_polite = is_polite
 
 
-def is_polite() -> bool:
-    """Returns whether ``give_way`` on this thread lets others run first."""
-    return _background.is_polite
-
-
 def give_way() -> None:
     """Lets a thread that waits for the interpreter run now, not after its switch interval of 5 ms.
 

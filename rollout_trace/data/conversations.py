@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.lists import ListSpan, TableSpan
@@ -25,16 +26,20 @@ _ASSISTANT_ITEMS = frozenset({"function_call", "custom_tool_call", "reasoning"})
 
 
 class Node:
-    """A message that follows those of its ancestors. The root has none."""
+    """A message that follows those of its ancestors. The root is none.
 
-    __slots__ = ("children", "depth", "message", "parent", "place", "start", "steps", "text")
+    It refers to its parent alone: a cycle is never freed in trainers that switch the garbage collector off.
+    """
 
-    def __init__(self, message: Any, parent: Node | None, place: int = 0) -> None:
+    __slots__ = ("depth", "message", "number", "parent", "place", "start", "steps", "text")
+
+    def __init__(self, message: Any, parent: Node | None, number: int = 0, place: int = 0) -> None:
         self.message = message
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         """Number of messages up to this one."""
-        self.children: dict[Hashable, Node] = {}
+        self.number = number
+        """Its own among the nodes of its tree."""
         self.place = place
         """Position of the step that was the first to have it; or in an exporter's output."""
         self.steps: list[int] = []
@@ -65,6 +70,13 @@ class MessageTree:
         self.root = Node({}, None)
         self._key_of = key or _Equal
         self._keys: dict[int, tuple[Any, Hashable]] = {}
+        self._children: dict[tuple[int, Hashable], Node] = {}
+        """By the number of the parent, and the key."""
+        self._numbers = count(1)
+
+    def child(self, node: Node, message: Any) -> Node | None:
+        """The node of a message after those up to ``node``; None where there is none."""
+        return self._children.get((node.number, self.key(message)))
 
     def key(self, message: Any) -> Hashable:
         """The key of a message, computed once for each object."""
@@ -77,11 +89,11 @@ class MessageTree:
     def append(self, node: Node, message: Any, place: int = 0) -> Node:
         """Adds a message as a child of a node."""
         key = self.key(message)
-        child = Node(message, node, place)
+        child = Node(message, node, next(self._numbers), place)
         child.start = key if node.start is None and not _is_system(message) else node.start
         child.text = message if node.parent is None and isinstance(message, str) else node.text
         # The first of equal children stays the one that later requests continue.
-        node.children.setdefault(key, child)
+        self._children.setdefault((node.number, key), child)
         return child
 
 
@@ -95,8 +107,8 @@ class Conversations(MessageTree):
         self._starts: dict[Hashable, int] = {}
         """First position of each first message."""
         self._reached: dict[tuple[int, int, int], tuple[list[Any], int, Node]] = {}
-        """How far each growing list, or run of a table, was placed, and where: by its id, its start, and the id of the
-        node before it. Lists are stored for their ids, as messages are."""
+        """How far each growing list, or run of a table, was placed, and where: by its id, its start, and the
+        number of the node before it. Lists are stored for their ids, as messages are."""
         self._texts: dict[tuple[int, str], dict[int, list[int]]] = {}
         """Text prompts with their answers: by hash of the whole blocks and the rest, then by number of messages."""
         self._rests: dict[int, set[int]] = {}
@@ -160,7 +172,7 @@ class Conversations(MessageTree):
         if not isinstance(stored, ListSpan):
             return self._extend(node, stored or (), 0, len(stored or ()), at)
         for first, end in stored.runs if isinstance(stored, TableSpan) else ((0, stored.length),):
-            mark = (id(stored.items), first, id(node))
+            mark = (id(stored.items), first, node.number)
             _, reached, node = self._reached.get(mark, (None, first, node))
             if reached <= end:
                 node = self._extend(node, stored.items, reached, end, at)
@@ -173,7 +185,7 @@ class Conversations(MessageTree):
     def _extend(self, node: Node, messages: Sequence[Any], first: int, end: int, at: int) -> Node:
         for index in range(first, end):
             message = messages[index]
-            node = node.children.get(self.key(message)) or self.append(node, message, at)
+            node = self.child(node, message) or self.append(node, message, at)
         return node
 
     def _add_text(self, at: int, step: Step, leaf: Node) -> None:
@@ -257,9 +269,9 @@ def _is_system(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") in ("system", "developer")
 
 
-def _below(positions: list[int], count: int) -> Iterator[int]:
-    """The positions below ``count``, the last first; ``positions`` ascend."""
-    return (positions[at] for at in range(bisect_left(positions, count) - 1, -1, -1))
+def _below(positions: list[int], stop: int) -> Iterator[int]:
+    """The positions below ``stop``, the last first; ``positions`` ascend."""
+    return (positions[at] for at in range(bisect_left(positions, stop) - 1, -1, -1))
 
 
 def _hash(value: Any, depth: int = 0) -> int:

@@ -51,7 +51,7 @@ class ChatTree(MessageTree):
                 messages = messages[1:]
         node = node or self.root
         for position, message in enumerate(messages):
-            child = node.children.get(self.key(message)) or self._child_without_name(node, message)
+            child = self.child(node, message) or self._child_without_name(node, message)
             if child is None:
                 return node, messages[position:]
             node = child
@@ -88,7 +88,7 @@ class ChatTree(MessageTree):
         entry = self._keys_without_name.get(id(message))
         if entry is None:
             entry = self._keys_without_name[id(message)] = message, _digest({**message, "name": None})
-        return node.children.get(entry[1])
+        return self._children.get((node.number, entry[1]))
 
 
 def _digest(message: Message) -> bytes:

@@ -96,22 +96,18 @@ def field_problems(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
 
 
 def _extra_problems(step: Step) -> Iterator[tuple[str, str, str]]:
-    for field, code, message in _issues(step):
-        yield "extra_not_sent" if code in _NOT_SENT else "extra_withheld", f"{field}, {code}", f": {message}"
-
-
-def _issues(step: Step) -> Iterator[tuple[str, str, str]]:
-    """Field, code and message: those of ``Step.extra_issues``, and extras that do not fit the ids of their step."""
+    """Yields the issues of ``Step.extra_issues``, and extras that do not fit the ids of their step."""
     for issue in step.extra_issues:
-        yield issue.field, issue.code, issue.message
+        code = "extra_not_sent" if issue.code in _NOT_SENT else "extra_withheld"
+        yield code, f"{issue.field}, {issue.code}", f": {issue.message}"
     prompt, sampled = n_prompt(step), n_sampled(step)
     for name in EXTRAS:
         if shared(step, name) is None:
             continue
         if prompt is None or sampled is None:
-            yield name, "ids_missing", "without token ids its positions are not known."
+            yield "extra_withheld", f"{name}, ids_missing", ": without token ids its positions are not known."
         elif (problem := misfit(step, name, prompt, sampled)) is not None:
-            yield name, "not_aligned", f"{problem}."
+            yield "extra_withheld", f"{name}, not_aligned", f": {problem}."
 
 
 def _unread_problems(step: Step) -> Iterator[tuple[str, str, str]]:

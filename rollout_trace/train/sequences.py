@@ -72,6 +72,9 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
             reasons.setdefault(row.limit_that_cuts(options), []).extend(gone)
     tokens_cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in closed)
     report = _report(closed, all_rows, usable, reasons, tokens_cut)
+    for row in all_rows:
+        # A break refers to the rows before it: a cycle is never freed in trainers that switch the collector off.
+        row.opening_break = None
     having = [(row, sequence) for (row, _), sequence in zip(kept, closed, strict=True) if row.has_extras]
     if having:
         report = replace(

@@ -84,7 +84,7 @@ def test_the_decoder_is_polite_while_it_keeps_up(size: int, is_polite: bool) -> 
     done = threading.Event()
 
     def settle() -> None:
-        found.append(_pace.is_polite())
+        found.append(_pace._background.is_polite)
         done.set()
 
     call: Any = object()

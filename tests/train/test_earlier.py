@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 from zlib import crc32
@@ -259,6 +261,19 @@ def test_a_report_finds_in_another_process_what_it_found_here() -> None:
     found = pickle.loads(ended.stdout)
     assert found == [(one.is_fork, one.is_root, one.drift) for one in rows.report.breaks]
     assert any(drift is not None for _, _, drift in found)
+
+
+def test_a_report_is_freed_without_the_garbage_collector() -> None:
+    """Trainers switch it off: a cycle would keep every trajectory whose prompts break."""
+    gc.disable()
+    try:
+        rows = window(20, agents=2).sequences()
+        assert any(one.is_fork or one.is_root or one.drift for one in rows.report.breaks)
+        earlier = weakref.ref(rows.report.breaks[0]._earlier)
+        del rows
+        assert earlier() is None
+    finally:
+        gc.enable()
 
 
 def test_drift_in_the_middle_of_a_long_row_is_of_the_step_that_wrote_there() -> None:
