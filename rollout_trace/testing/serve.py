@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from rollout_trace.data.exchange import Exchange
@@ -62,16 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(server: LoopbackServer, given: argparse.Namespace) -> int:
-    stop = threading.Event()
+    # Not an Event: `set()` in a signal's handler waits for ever for the lock of a `wait()` that it interrupts.
+    stop: SimpleQueue[None] = SimpleQueue()
     for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda number, frame: stop.set())
+        signal.signal(name, lambda number, frame: stop.put(None))
     if given.stdin:
         threading.Thread(target=_wait_for_end, args=(stop,), daemon=True).start()
     print(f"serving {given.source} at {server.url}", flush=True)
     _print_variables(server.url, exported=False)
-    # With a timeout: on some platforms a wait without one keeps signals out.
-    while not stop.wait(0.2):
-        pass
+    _wait_for(stop)
     server.close()
     left = getattr(server, "answers_left", 0)
     unused = f", {left} answers left" if left else ""
@@ -81,10 +81,19 @@ def _run(server: LoopbackServer, given: argparse.Namespace) -> int:
     return 1 if server.errors else 0
 
 
-def _wait_for_end(stop: threading.Event) -> None:
+def _wait_for(stop: SimpleQueue[None]) -> None:
+    while True:
+        try:
+            # With a timeout: on some platforms a wait without one keeps signals out.
+            return stop.get(timeout=0.2)
+        except Empty:
+            pass
+
+
+def _wait_for_end(stop: SimpleQueue[None]) -> None:
     for _ in sys.stdin:
         pass
-    stop.set()
+    stop.put(None)
 
 
 def _print_variables(url: str, *, exported: bool) -> None:
