@@ -75,8 +75,6 @@ solver  5 steps, failed, reward 0.5
     error     APIError (HTTP 500): down
   3 !         drift (retokenized) at token 7 of the prompt, against step 1: its
               text became other ids than those it came from
-    tool      calculator → 4
-    assistant It is 4.
     user      And 3 + 3? Take your time. Take your time. Take your time. Take
               your time. Take your time. Take your time. Take your time. Take
               your time. Take your time. Take your time. Tak... (477 more)
