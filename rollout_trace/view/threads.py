@@ -37,8 +37,9 @@ class Threads:
     def __init__(self) -> None:
         self.links: list[Link] = []
         self._conversations = Conversations()
-        self._ends: dict[int, int] = {}
-        """The position of the last step of each thread."""
+        self._ends: dict[int, tuple[int, int]] = {}
+        """The last steps of each thread: the one that went furthest, and the latest, which may have tried an earlier
+        request again."""
         self._by_response: dict[str, int] = {}
 
     def add(self, step: Step) -> Link:
@@ -48,7 +49,8 @@ class Threads:
         at = self._conversations.add(step, before)
         link = self._link(at) if before is None else self._after(before, 0)
         self.links.append(link)
-        self._ends[link.thread] = at
+        is_repeated = link.shown_by is not None and link.thread in self._ends
+        self._ends[link.thread] = (self._ends[link.thread][0] if is_repeated else at, at)
         if step.response_id is not None:
             self._by_response.setdefault(step.response_id, at)
         return link
@@ -70,7 +72,7 @@ class Threads:
         common = index.repeated(at)
         if request.text is not None or not 0 < common.depth < request.depth:
             return Link(len(self._ends), None, 0)
-        ends = sorted(self._ends.values(), reverse=True)
+        ends = sorted((latest for _, latest in self._ends.values()), reverse=True)
         shown_by = next((end for end in ends if common in index.request(end).path()), common.place)
         return Link(len(self._ends), None, common.depth, shown_by=shown_by)
 
@@ -89,7 +91,7 @@ class Threads:
     def _after(self, before: int, repeated: int, text: int = 0) -> Link:
         thread, request = self.links[before].thread, self._conversations.request
         # Also where the last one had the same request as this one: a thread goes on from either of two choices.
-        is_end = request(self._ends[thread]) is request(before)
+        is_end = any(request(end) is request(before) for end in self._ends[thread])
         return Link(thread if is_end else len(self._ends), before, repeated, text)
 
 

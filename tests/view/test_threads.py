@@ -48,6 +48,21 @@ def test_a_fork_begins_a_thread_and_continues_the_step_that_it_left() -> None:
     assert threads_of(steps) == [Link(0, None, 0), Link(0, 0, 2), Link(0, 1, 4), Link(1, 0, 2)]
 
 
+def test_a_request_that_was_tried_again_in_vain_does_not_hide_how_far_the_conversation_got() -> None:
+    asked = [user("hi")]
+    longer = [*asked, sent_back(says("one")), user("more")]
+    steps = [
+        step(0, asked, says("one")),
+        step(1, longer, says("two")),
+        step(2, asked, None),
+        step(3, [*longer, sent_back(says("two")), user("and more")], says("three")),
+        step(4, [*asked, sent_back(says("one")), user("left")], says("x")),
+    ]
+    assert threads_of(steps) == [
+        Link(0, None, 0), Link(0, 0, 2), Link(0, None, 1, shown_by=0), Link(0, 1, 4), Link(1, 2, 2)
+    ]  # fmt: skip
+
+
 def test_a_new_conversation_hides_what_it_has_in_common_with_another() -> None:
     system = {"role": "system", "content": "Be brief."}
     steps = [step(0, [system, user("a")], says("1")), step(1, [system, user("b")], says("2"))]
