@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rollout_trace.file.plain import dumps
 from rollout_trace.importing.imported import each_file, imported
 from rollout_trace.importing.inputs import documents
 from rollout_trace.importing.span_steps import kind_of
-from rollout_trace.importing.span_streams import joined_streams
 from rollout_trace.importing.span_tree import trajectories_of
 from rollout_trace.importing.span_values import Span, spans_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import OnError
     from rollout_trace.importing.imported import Imported, Job
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
+    from rollout_trace.importing.span_values import Span
+
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst", ".ndjson")
 
@@ -59,3 +64,47 @@ def _traces(source: Input, job: Job) -> Iterator[Trajectory]:
             yield from made
         else:
             job.report.drop("traces without a model call")
+
+
+_ANSWERS = ("gen_ai.output.messages", "response_data", "all_messages_events")
+_REQUESTS = ("request_data", "gen_ai.request.model", "gen_ai.input.messages", "gen_ai.system_instructions")
+
+
+def joined_streams(spans: Iterable[Span]) -> list[Span]:
+    """The spans; that of a streamed call has what its log says of the answer, and the log is not among them.
+
+    The log names no span: it is of the earliest call with the same request, of its trace where there is one, that has
+    no answer yet.
+    """
+    found = list(spans)
+    waiting: dict[bytes, deque[Span]] = defaultdict(deque)
+    for span in found:
+        if span.text("logfire.span_type") == "span" and span.error is None and not _has_answer(span):
+            waiting[_request(span)].append(span)
+    kept = []
+    for span in found:
+        is_log = span.text("logfire.span_type") == "log" and _has_answer(span)
+        opened = _pop(waiting.get(_request(span)), span) if is_log else None
+        if opened is None:
+            kept.append(span)
+            continue
+        kinds = {name: opened.attributes.get(name) for name in ("logfire.span_type", "logfire.msg")}
+        opened.attributes.update({**span.attributes, **kinds})
+        opened.ended_at = span.started_at or opened.ended_at
+    return kept
+
+
+def _pop(waiting: deque[Span] | None, log: Span) -> Span | None:
+    if not waiting:
+        return None
+    found = next((one for one in waiting if one.trace_id == log.trace_id), waiting[0])
+    waiting.remove(found)
+    return found
+
+
+def _has_answer(span: Span) -> bool:
+    return any(span.attributes.get(name) is not None for name in _ANSWERS)
+
+
+def _request(span: Span) -> bytes:
+    return dumps([span.attributes.get(name) for name in _REQUESTS])

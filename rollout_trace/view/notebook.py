@@ -6,11 +6,13 @@ counted. Colours have an alpha, as a notebook's background may be light or dark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, TypeAlias
 
+from rollout_trace import credentials
+from rollout_trace.guard import SPACES, escaped
 from rollout_trace.view import numbers
-from rollout_trace.view.markup import Child, Html, element, joined
 from rollout_trace.view.model import Message, Part, RowView, StepView, Summary, Tokens, ToolRunView
 from rollout_trace.view.step_facts import row_view
 from rollout_trace.view.styles import probability_level
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.train.groups import Group
     from rollout_trace.train.sequence import Sequences
+
 
 _STEPS, _TEXT, _TOKENS, _ROWS, _RUNS = 40, 3_000, 1_500, 50, 100
 _BOX = "border:1px solid rgba(128,128,128,.35);border-radius:6px;padding:6px 10px;margin:6px 0;"
@@ -288,3 +291,43 @@ def _seconds(value: float | None) -> str | None:
 
 def _number(value: float | None) -> str | None:
     return None if value is None else numbers.number(value)
+
+
+class Html(str):
+    """HTML, as ``element`` makes it. Any other text is escaped where it becomes a child."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | int | float | Iterable[Child] | None"
+
+
+def element(tag: str, attributes: Mapping[str, str | None] | None = None, *children: Child) -> Html:
+    """An element. Attributes that are None are left out; so are children that are None."""
+    given = "".join(
+        f' {name}="{escape(visible(value))}"' for name, value in (attributes or {}).items() if value is not None
+    )
+    return Html(f"<{tag}{given}>{joined(children)}</{tag}>")
+
+
+def joined(children: Iterable[Child]) -> Html:
+    """Children one after the other."""
+    return Html("".join(map(_child, children)))
+
+
+def _child(child: Child) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Html):
+        return str(child)
+    if isinstance(child, (str, int, float)):
+        return escape(visible(str(child)))
+    return joined(child)
+
+
+def visible(text: str) -> str:
+    """The text with control, bidi and zero-width characters and halves of surrogate pairs as escapes.
+
+    Line ends and tabs stay. Keys of this process's clients are cut out.
+    """
+    return escaped(credentials.cut(text), SPACES + "\n\t")

@@ -24,9 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.collection.contents import digest
 from rollout_trace.collection.task_files import read_tasks
-from rollout_trace.collection.tasks import load_tasks, recorded_task
+from rollout_trace.collection.tasks import digest, load_tasks, recorded_task
 
 ROWS = [{"id": "a", "question": "1+1"}, {"id": "b", "question": "2+2"}, {"id": "c", "question": "3+3"}]
 

@@ -10,7 +10,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.data.user_values import to_builtin
-from rollout_trace.view.markup import element, visible
+from rollout_trace.view.notebook import element, visible
 
 from .build import conversation, hostile, says, step, user, with_tokens
 

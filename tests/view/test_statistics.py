@@ -17,9 +17,8 @@ from rollout_trace.train.groups import groups
 from rollout_trace.view import counted as counted_module
 from rollout_trace.view import quantiles
 from rollout_trace.view.counted import NotCounted, counted
-from rollout_trace.view.passes import Passes
 from rollout_trace.view.quantiles import Numbers
-from rollout_trace.view.statistics import Facts, Statistics, facts_of
+from rollout_trace.view.statistics import Facts, Passes, Statistics, facts_of
 from rollout_trace.view.summary import summarize
 from tests.amount import examples
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rollout_trace.data.model import Step, ToolCall, Usage
-from rollout_trace.wire.anthropic import _Event
-from rollout_trace.wire.message_tokens import NAMES
+from rollout_trace.wire.anthropic import NAMES, _Event
 from tests.wire.anthropic.raw import (
     STOP,
     THINKING_AND_TOOL,
