@@ -63,12 +63,12 @@ Graph = Mapping[str, frozenset[str]]
 def graph_of(package: Path) -> dict[str, frozenset[str]]:
     """The imports of each module of a package among its own modules."""
     modules = {".".join(path.relative_to(package).with_suffix("").parts): path for path in package.rglob("*.py")}
-    return {name: frozenset(_imported(path, package.name, modules)) - {name} for name, path in modules.items()}
+    return {name: frozenset(_imported(name, package.name, modules)) - {name} for name in modules}
 
 
-def _imported(path: Path, package: str, modules: Mapping[str, Path]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        for name in _names(node):
+def _imported(module: str, package: str, modules: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(modules[module].read_text())):
+        for name in _names(node, f"{package}.{module}"):
             inside = name.partition(f"{package}.")[2] if name.startswith(f"{package}.") else ""
             # `from a.b import c` names the module a.b.c, or something in the module a.b, or in the package a.b.
             parts = inside.split(".")
@@ -76,9 +76,12 @@ def _imported(path: Path, package: str, modules: Mapping[str, Path]) -> Iterator
             yield from [way for way in ways if inside and way in modules][:1]
 
 
-def _names(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-        return [f"{node.module}.{alias.name}" for alias in node.names]
+def _names(node: ast.AST, module: str = "") -> list[str]:
+    """The names that a node of a module imports, in full."""
+    if isinstance(node, ast.ImportFrom):
+        # One dot is the folder that the module is in, each more the one around it.
+        above = module.split(".")[: -node.level] if node.level else []
+        return [".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names]
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 

@@ -74,6 +74,8 @@ def test_integrations_import_one_module_and_no_circle() -> None:
         ("if TYPE_CHECKING:\n    from rollout_trace.clients.tee import tee", ["record.call -> clients.tee"]),
         ("from rollout_trace.wire._own import x", ["record.call -> wire._own"]),
         ("from rollout_trace.frames import Frame", ["record.call -> frames"]),
+        ("from ..clients.tee import tee", ["record.call -> clients.tee"]),
+        ("from ..wire import _own", ["record.call -> wire._own"]),
         ("from rollout_trace.wire import chat\nimport rollout_trace_else, json", []),
         ("from rollout_trace import _lazy", []),
     ],
