@@ -34,7 +34,7 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1650, 17),
     "data": (4100, 15),
-    "wire": (10050, 51),
+    "wire": (10050, 49),
     "file": (10550, 42),
     "record": (8300, 39),
     "clients": (6750, 37),
@@ -42,7 +42,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "train": (3000, 15),
     "integration": (800, 8),
     "collection": (8000, 53),
-    "importing": (7500, 41),
+    "importing": (7450, 39),
     "export": (7900, 46),
     "view": (9650, 55),
     "testing": (11400, 76),

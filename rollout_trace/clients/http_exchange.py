@@ -14,7 +14,7 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import without_alternatives
 from rollout_trace.clients.exchange import Exchange
 from rollout_trace.clients.outermost import current, is_inside
-from rollout_trace.wire.recognise import has_keys, protocol_of_path
+from rollout_trace.wire.protocols import has_keys, protocol_of_path
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call

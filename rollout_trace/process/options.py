@@ -11,7 +11,7 @@ from rollout_trace.clients.detect import by_host
 from rollout_trace.record.settings import Settings
 from rollout_trace.wire.engine import resolve
 from rollout_trace.wire.profiles import AUTO
-from rollout_trace.wire.recognise import protocol_of_path
+from rollout_trace.wire.protocols import protocol_of_path
 
 if TYPE_CHECKING:
     from rollout_trace.wire.engine import Engine

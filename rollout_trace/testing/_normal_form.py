@@ -15,8 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 from rollout_trace import credentials, guard
 from rollout_trace.wire.profiles import capture_fields
-from rollout_trace.wire.protocols import model_in_path, record_of
-from rollout_trace.wire.recognise import protocol_of_request
+from rollout_trace.wire.protocols import model_in_path, protocol_of_request, record_of
 
 from . import _body_paths, _call_ids
 from ._requests import MatchOptions, Request

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.wire.added_chunks import AddedChunks, answers_to
 from rollout_trace.wire.profiles import capture_fields
-from rollout_trace.wire.recognise import protocol_of_request
+from rollout_trace.wire.protocols import protocol_of_request
 
 from ._messages import ConnectionCut, RequestRecord, Response, refusal
 from ._normal_form import parsed

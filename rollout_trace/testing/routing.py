@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from rollout_trace.process.routes import Redirected
 from rollout_trace.testing.upstreams import base_addresses, child_environment, upstream_of
-from rollout_trace.wire.recognise import protocol_of_path, protocol_of_request
+from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
 ORIGIN_HEADER = "x-rollout-trace-origin"
 """Header of a redirected request: scheme, host and port of where it was going."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rollout_trace.wire.response_gaps import Piece
+from rollout_trace.wire.response_items import Piece
 
 
 class ItemEvent(Struct):

@@ -34,8 +34,15 @@ from rollout_trace.wire.reading import (
     set_issue,
     withhold,
 )
-from rollout_trace.wire.response_gaps import GAPS_PLACED, GAPS_UNPLACED, filled, missing_positions
-from rollout_trace.wire.response_items import completion_of, content_parts, num_sampled
+from rollout_trace.wire.response_items import (
+    GAPS_PLACED,
+    GAPS_UNPLACED,
+    completion_of,
+    content_parts,
+    filled,
+    missing_positions,
+    num_sampled,
+)
 from rollout_trace.wire.response_stream import ItemEvent, Items
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of_entries

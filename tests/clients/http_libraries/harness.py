@@ -26,7 +26,7 @@ from rollout_trace.record.recording import current_recording
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from rollout_trace.wire.profiles import profile
-from rollout_trace.wire.recognise import protocol_of_path
+from rollout_trace.wire.protocols import protocol_of_path
 from tests.clients.either import Kind, done, drive, kind_of, shown
 from tests.sdk_harness import Nowhere, since, traffic
 

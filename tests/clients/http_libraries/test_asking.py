@@ -14,7 +14,7 @@ from rollout_trace.record.settings import Settings
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response
 from rollout_trace.wire.engine import Engine, resolve
-from rollout_trace.wire.recognise import protocol_of_path
+from rollout_trace.wire.protocols import protocol_of_path
 from tests.clients.either import done
 
 from .harness import AIOHTTP, LIBRARIES, REQUESTS, Library, Run, World, run, settings_for
