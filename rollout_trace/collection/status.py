@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_trace import guard
+from rollout_trace.file.replacing import replacing
 
 if TYPE_CHECKING:
     from rollout_trace.collection.snapshot import Progress
@@ -48,16 +48,8 @@ def write_status(path: str | os.PathLike[str], progress: Progress, *, started_at
         "done": progress.done,
     }
     data = orjson.dumps(_sound(status), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    with replacing(path, fsync=False) as file:
+        file.write(data)
 
 
 def _sound(value: Any) -> Any:
