@@ -59,10 +59,12 @@ def assert_runs_are_recorded(
         server.wait_idle()
         asked = [one.json.get("return_token_ids") for one in server.requests[before:]]
         turns = len(by_hand.steps)
-        assert asked == [None] * turns + [True] * 4 * turns
-        served = [Served(one) for one in server.requests[before + turns :]]
         steps = {step.response_id: step for one in found for step in one.steps}
-        assert sum(len(one.steps) for one in found) == len(served)
+        # An agent that runs in another event loop than before may send a request twice: its connection is of the first.
+        assert asked == [None] * turns + [True] * sum(len(step.attempts) for step in steps.values())
+        answers = [Served(one) for one in server.requests[before + turns :]]
+        served = [one for one in answers if one.response_id in steps]
+        assert len(served) == len(steps) == 4 * turns
         for answer in served:
             answer.assert_is(steps[answer.response_id])
 
