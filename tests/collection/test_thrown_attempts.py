@@ -174,7 +174,8 @@ def test_programs_that_live_longer_than_their_attempt(output: str, tmp_path: Pat
     assert trained(place) == []
 
 
-@pytest.mark.parametrize("output", some(["x.jsonl", "x/"], "x.jsonl"))
+@pytest.mark.more
+@pytest.mark.parametrize("output", ["x.jsonl", "x/"])
 def test_a_program_of_an_attempt_that_is_cut(output: str, tmp_path: Path, server: ScriptedServer) -> None:
     """As by Ctrl-C: what was written by then is noted by the run that was cut, the rest by the program or the next."""
     late: list[subprocess.Popen[bytes]] = []

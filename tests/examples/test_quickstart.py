@@ -51,6 +51,7 @@ def test_a_recording_that_exists_is_deleted_only_where_it_is_asked_for(tmp_path:
     assert (tmp_path / "rollouts.jsonl").read_text() == "the user's\n"
 
 
+@pytest.mark.more
 def test_the_commands_that_it_prints_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Path(sys.executable).with_name("rollout-trace")
     monkeypatch.setenv("PATH", "/usr/bin")

@@ -93,7 +93,7 @@ WAYS: list[Callable[[], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", some(WAYS, by_run, by_shell, by_asyncio))
+@pytest.mark.parametrize("way", some(WAYS, by_run))
 def test_a_child_is_started(way: Callable[[], None], output: Path) -> None:
     """However it is: its call is in the file, as a child of the trajectory and the step that started it."""
     with rt.instrument(), rt.recording(output), rt.trajectory("parent"):

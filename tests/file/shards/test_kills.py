@@ -109,6 +109,7 @@ def test_an_s3_server(at: int, s3: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert list(rt.recover(s3, write=True)) == []
 
 
+@pytest.mark.more
 def test_an_s3_server_gives_what_a_file_gives(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SPOOL, str(tmp_path / "spool"))
     with ScriptedServer(Killer(999)) as server:

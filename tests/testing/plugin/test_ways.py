@@ -64,6 +64,7 @@ def test_city(city):
     assert len(project.model.requests) == count
 
 
+@pytest.mark.more
 def test_child_processes_of_any_language(project: Project) -> None:
     project.pytester.makepyfile(
         child="""
@@ -119,7 +120,6 @@ def test_clean_environment():
     assert b"own-key" not in (project.pytester.path / "child.jsonl").read_bytes()
 
 
-@pytest.mark.more
 def test_child_processes_of_a_script(project: Project) -> None:
     project.pytester.makepyfile(
         child="""
