@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rollout_trace.data.counts import COUNTS, USAGES, Shape, count_at, counts_from, value_at
@@ -49,28 +49,34 @@ def merged(before: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, An
     prompt elsewhere: tokens that were to be written to a cache were read from it. Of sampled tokens the larger number
     holds.
     """
-    has_moved = any((count_at(counts, path) or 0) > (count_at(before, path) or 0) for path in _OF_PROMPT)
-    return _merged(before, counts, (), zeros_hold=has_moved)
+    if not before:
+        return {name: value for name, value in counts.items() if value is not None}
+
+    @cache
+    def has_moved() -> bool:
+        return any((count_at(counts, path) or 0) > (count_at(before, path) or 0) for path in _OF_PROMPT)
+
+    return _merged(before, counts, (), has_moved)
 
 
 def _merged(
-    before: Mapping[str, Any], counts: Mapping[str, Any], way: tuple[str, ...], *, zeros_hold: bool
+    before: Mapping[str, Any], counts: Mapping[str, Any], way: tuple[str, ...], has_moved: Callable[[], bool]
 ) -> dict[str, Any]:
     found = dict(before)
     for name, value in counts.items():
         known, path = found.get(name), (*way, name)
         if isinstance(value, dict) and isinstance(known, dict):
-            found[name] = _merged(known, value, path, zeros_hold=zeros_hold)
-        elif value is not None and not _is_less(value, known, path, zeros_hold=zeros_hold):
+            found[name] = _merged(known, value, path, has_moved)
+        elif value is not None and not _is_less(value, known, path, has_moved):
             found[name] = value
     return found
 
 
-def _is_less(value: Any, known: Any, path: tuple[str, ...], *, zeros_hold: bool) -> bool:
+def _is_less(value: Any, known: Any, path: tuple[str, ...], has_moved: Callable[[], bool]) -> bool:
     """Whether a number is no later total, but what a chunk has that does not count any more."""
     if not (_is_number(value) and _is_number(known) and known > value):
         return False
-    return path in _SAMPLED or not (value or zeros_hold)
+    return path in _SAMPLED or not (value or has_moved())
 
 
 def _is_number(value: Any) -> bool:
