@@ -30,7 +30,9 @@ async def run(question: str) -> str:
         agent = Agent(name="calculator", instruction="You add numbers.", functions=[add])
         async with agent:
             llm = await agent.attach_llm(LLM)
-            return await llm.generate_str(question, RequestParams(model=os.environ["MODEL"]))
+            said = await llm.generate_str(question, RequestParams(model=os.environ["MODEL"]))
+            # With Anthropic's SDK the calls of tools are told too, a line each.
+            return said.splitlines()[-1]
 
 
 if __name__ == "__main__":
