@@ -11,7 +11,7 @@ from rollout_trace.importing.inputs import documents, is_one_document
 from rollout_trace.wire.google_parts import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import OnError
@@ -44,13 +44,12 @@ def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport
     return imported("gemini_cli", path, SUFFIXES, on_error, report, _sessions)
 
 
-def _sessions(sources: list[Input], job: Job) -> Iterable[Trajectory]:
+def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
     paths = {source.path for source in sources}
     # Gemini CLI copies a document that it goes on with, and leaves it.
-    left = [source for source in sources if f"{source.path}l" in paths]
-    for _ in left:
-        job.report.drop("documents of sessions that go on in a file of lines")
-    return conversations(_Session)([source for source in sources if source not in left], job)
+    kept = [source for source in sources if f"{source.path}l" not in paths]
+    job.report.drop("documents of sessions that go on in a file of lines", len(sources) - len(kept))
+    yield from conversations(_Session)(kept, job)
 
 
 def _lines(source: Input, job: Job) -> Iterator[Fields]:

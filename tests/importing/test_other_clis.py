@@ -174,7 +174,9 @@ def test_gemini_cli_takes_messages_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_gemini_cli_sessions_that_are_one_document(tmp_path: Path, indent: int | None) -> None:
+def test_gemini_cli_sessions_that_are_one_document(
+    tmp_path: Path, indent: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
     """Those of before lines were written: what tools gave stands at their calls alone."""
     tokens = {"input": 10, "output": 2, "cached": 0, "thoughts": 3, "tool": 5, "total": 20}
     talk = [said("u", "user", "list"), said("a", "gemini", "listing", tokens=tokens, **CALLS), said("i", "info", "x")]
@@ -198,6 +200,7 @@ def test_gemini_cli_sessions_that_are_one_document(tmp_path: Path, indent: int |
     assert [texts(step) for step in whole.steps[:3]] == [texts(step) for step in one.steps]
     assert len(whole.steps) == 4
     assert found.report.dropped["documents of sessions that go on in a file of lines"] == 1
+    assert "documents of sessions that go on in a file of lines" in caplog.text
 
 
 def test_gemini_cli_results_that_a_message_has_come_once(tmp_path: Path) -> None:
