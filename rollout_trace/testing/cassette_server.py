@@ -182,7 +182,7 @@ def asked_beside(exchange: Exchange, request: Request) -> AddedChunks | None:
         return None
     added = {name: then[name] for name in capture_fields() if name in then and then[name] != own.get(name)}
     names = answers_to(exchange.protocol or "", added, own)
-    return AddedChunks(names) if names and "text/event-stream" in exchange.content_type else None
+    return AddedChunks(names) if names else None
 
 
 def wait_for_close(connection: socket.socket | None, closing: threading.Event, seconds: float = _LEFT_OPEN) -> None:
