@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any
-from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace._python import without_interrupts
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 from rollout_trace.collection.messages import LENGTH, packed, pickled_job
@@ -163,7 +163,8 @@ class WorkerProcess(PoolWorker):
         loop = asyncio.get_running_loop()
         try:
             ours, theirs = socket.socketpair()
-            _connections.update((ours, theirs))
+            for connection in (ours, theirs):
+                renew_after_fork(connection, _close_in_fork)
             with theirs:
                 self._process = await loop.run_in_executor(None, _start, theirs)
             reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -319,15 +320,7 @@ def _refused(reason: str) -> TypeError:
     )
 
 
-_connections: WeakSet[socket.socket] = WeakSet()
-
-
-def _after_fork() -> None:
-    """Closes the connections of the original process: through them its workers would live as long as this one."""
-    for connection in list(_connections):
-        if connection.fileno() >= 0:
-            os.close(connection.detach())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def _close_in_fork(connection: socket.socket) -> None:
+    """Closes a connection of the original process: through it its worker would live as long as this one."""
+    if connection.fileno() >= 0:
+        os.close(connection.detach())

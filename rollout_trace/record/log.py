@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace._pace import give_way
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
@@ -110,7 +109,7 @@ class StepLog:
         """``id`` of what was counted of reported calls: messages that are reported again with each of them."""
         self.is_ours = True
         """False in a fork of the process that opened the log: what is recorded here would never be written."""
-        _logs.add(self)
+        renew_after_fork(self, StepLog.reset_after_fork)
 
     def admit(self, call: Call) -> bool:
         """Adds a call that begins; False if the log is closed, or another process's (this one was forked)."""
@@ -274,18 +273,6 @@ class StepLog:
             # A call that cannot be decoded must not cost the steps of the others.
             guard.failed("settle", call, error)
         return call.steps or []
-
-
-_logs: WeakSet[StepLog] = WeakSet()
-
-
-def _after_fork() -> None:
-    for log in list(_logs):
-        log.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _supersede_retrievals(steps: list[Step]) -> None:
