@@ -22,7 +22,7 @@ def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
     # Usage counts all that was sampled: of an answer that broke off, tokens may be missing without a mistake.
     expected = usage.output if usage is not None and all(choice.complete for choice in choices) else None
     found = [_length(choice) for choice in choices]
-    total = sum(count for count in found if count is not None) if None not in found else None
+    total = None if None in found else sum(found)  # type: ignore[arg-type]
     counts_agree = expected is None or total is None or total == expected
     converted: dict[int, Any] = {}
     for choice in choices:
@@ -44,7 +44,7 @@ def _length(choice: ChoiceFacts) -> int | None:
 def _check_ids(choice: ChoiceFacts, converted: dict[int, Any]) -> None:
     for name in ("prompt_token_ids", "completion_token_ids"):
         ids = getattr(choice, name)
-        if ids is None:
+        if ids is None or (choice.is_sound and not isinstance(ids, list)):
             continue
         # The choices of one answer share the list of their prompt: converted once, they share the array too.
         if id(ids) not in converted:
@@ -75,7 +75,8 @@ def _check_logprobs(choice: ChoiceFacts, *, sure_of_ids: bool) -> None:
     elif ids is not None and choice.uneven and not sure_of_ids:
         set_issue(choice, "lengths_differ", "ids and logprobs came in different chunks; no usage says that all came.")
     else:
-        choice.logprobs = _logprob_array(choice, choice.logprobs)
+        if isinstance(choice.logprobs, list) or not choice.is_sound:
+            choice.logprobs = _logprob_array(choice, choice.logprobs)
         choice.top_logprobs = None if choice.logprobs is None else choice.top_logprobs
         return
     choice.logprobs = choice.top_logprobs = None

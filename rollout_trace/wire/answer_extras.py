@@ -20,7 +20,7 @@ from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras
 _EMPTY: Final[Mapping[str, Any]] = {}
 
 
-class BodyExtras(Struct):
+class BodyExtras(Struct, gc=False):
     """The fields of a body of chat or completions that have no place of their own, and the scores of its prompt."""
 
     prompt_logprobs: Raw = NULL

@@ -8,22 +8,34 @@ Fireworks' ``routing_matrix`` and ``sampling_logprob`` do, as lists: ``token`` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct, json
 
-from rollout_trace.data.lists import PackedTexts
+from rollout_trace.data.tokens import FLOAT32_MAX, array_of
 from rollout_trace.wire import align, places
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
 from rollout_trace.wire.errors import error_of
+from rollout_trace.wire.extras import spans_of
+from rollout_trace.wire.extras_alignment import FoundExtras, settle
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import NULL, LenientDecoder, later
-from rollout_trace.wire.logprobs import extended, more_of, number_of, top_logprobs_of
-from rollout_trace.wire.message import MessageMerger, completion_of
+from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, LenientDecoder, joined, last
+from rollout_trace.wire.logprobs import (
+    CUT,
+    Entry,
+    Id,
+    cut_ids,
+    extended,
+    ids_of_json,
+    more_of,
+    number_of,
+    top_logprobs_of,
+)
+from rollout_trace.wire.message import completion_of, merged_deltas
 from rollout_trace.wire.other_fields import fields_from
-from rollout_trace.wire.plain_chat import plain_answer
 from rollout_trace.wire.prompts import ids_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
@@ -39,24 +51,15 @@ from rollout_trace.wire.reading import (
     withhold,
 )
 from rollout_trace.wire.sglang_extras import settle_openai
-from rollout_trace.wire.sse import Event
+from rollout_trace.wire.sse import Event, data_lines
 from rollout_trace.wire.token_texts import RawsOf, texts_of
+from rollout_trace.wire.usage import add_usage
 from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
 
 
-class _Entry(Struct, gc=False):
-    logprob: float | None = None
-    token: Any = None
-    bytes: Raw = NULL
-    # As bytes: of a long answer the garbage collector would visit a million objects, with all threads stopped.
-    top_logprobs: Raw = NULL
-    routing_matrix: Any = None
-    sampling_logprob: Any = None
-
-
-class _Logprobs(Struct):
-    content: list[_Entry] | None = None
-    refusal: list[_Entry] | None = None
+class _Logprobs(Struct, gc=False):
+    content: list[Entry] | None = None
+    refusal: list[Entry] | None = None
 
 
 class _Choice(ChoiceExtras):
@@ -92,24 +95,70 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
     choices: list[_StrictChoice] | None = None  # type: ignore[assignment]
 
 
+# Most answers are usual ones: one choice, no alternatives, ids and logprobs in their range, no extras but those that
+# stay as they are. msgspec makes sure of it while it reads them, and no second look is needed.
+
+
+class _UsualEntry(Entry, gc=False, forbid_unknown_fields=True, kw_only=True):
+    logprob: Annotated[float, Meta(ge=-FLOAT32_MAX, le=0)]
+    top_logprobs: tuple[()] | None = None  # type: ignore[assignment]
+    routing_matrix: None = None
+    sampling_logprob: None = None
+
+
+class _UsualLogprobs(_Logprobs, forbid_unknown_fields=True):
+    content: list[_UsualEntry] | None = None  # type: ignore[assignment]
+    refusal: None = None
+
+
+class _UsualChoice(_StrictChoice):
+    index: Annotated[int, Meta(ge=0, le=0)] = 0
+    logprobs: _UsualLogprobs | None = None
+    token_ids: list[Id] | None = None
+    routed_experts: None = None  # type: ignore[assignment]
+    sampling_mask: None = None  # type: ignore[assignment]
+    sampling_mask_logprobs: None = None  # type: ignore[assignment]
+    prompt_logprobs: None = None  # type: ignore[assignment]
+    matched_stop: None = None
+    content_filter_results: None = None
+    native_finish_reason: None = None
+    error: None = None
+
+
+class _UsualBody(_StrictBody, kw_only=True):
+    id: Annotated[str, Meta(min_length=1)]
+    model: Annotated[str, Meta(min_length=1)]
+    object: Literal["chat.completion", "chat.completion.chunk"] | None = None
+    choices: Annotated[list[_UsualChoice], Meta(max_length=1)] | None = None  # type: ignore[assignment]
+    prompt_token_ids: Raw = NULL  # type: ignore[assignment]
+    prompt_logprobs: None = None  # type: ignore[assignment]
+    prompt_text: None = None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    timings: None = None
+    provider: None = None
+    error: None = None
+
+
 _BODY = LenientDecoder(_Body, _StrictBody)
 _BODY_NAMES = OtherNames(_Body, ("prompt_logprobs",), BodyExtras.__struct_fields__[1:])
 _CHOICE_NAMES = OtherNames(_Choice, ChoiceExtras.__struct_fields__, fields_from(_Choice, "matched_stop"))
+_read_usual = json.Decoder(_UsualBody).decode
+_USUAL_EXTRA = ("created", "system_fingerprint", "service_tier", "metrics")
+_usual_extra = attrgetter(*_USUAL_EXTRA)
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
-    plain = plain_answer(response, streamed=streamed, request=request) if status < 400 else None
-    return plain or decode_any(response, streamed=streamed, status=status, request=request)
+    if status >= 400:
+        return ResponseFacts(error=error_of(response, status))
+    usual = usual_answer(response, streamed=streamed, request=request)
+    return usual or decode_any(response, streamed=streamed, status=status, request=request)
 
 
 def decode_any(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
-    """As ``decode``, without the short way for usual answers."""
-    facts = ResponseFacts()
-    if status >= 400:
-        facts.error = error_of(response, status)
-        return facts
-    parts = events_of(response, streamed=streamed)
+    """The facts of any answer: its bodies are read one by one."""
+    facts, parts = ResponseFacts(), events_of(response, streamed=streamed)
     answer = _Answer(facts, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     facts.choices = answer.choices(done=done)
@@ -125,35 +174,105 @@ def decode_any(response: bytes, *, streamed: bool, status: int, request: Request
     return facts
 
 
-class _ChoiceReader:
-    """One choice, from its only body or from all its chunks."""
+def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> ResponseFacts | None:
+    """The facts of an answer that is whole and has usual bodies alone, which are read at once; None of any other."""
+    parts = data_lines(response) if streamed else [response]
+    if not parts or (streamed and parts.pop() != b"[DONE]"):
+        return None
+    prompt = None
+    if (request.sampling or {}).get("return_token_ids"):
+        parts[0], prompt = cut_ids(parts[0], "prompt_token_ids")
+    try:
+        bodies = list(map(_read_usual, parts))
+        listed = [raw for body in bodies if (raw := body.prompt_token_ids) is not NULL and raw != NULL]
+        if prompt is None:
+            prompt = ids_of_json(listed[0]) if listed else None
+        elif not listed or listed[0] != CUT:
+            # The list that was cut is something else's.
+            return None
+    except (*DECODE_ERRORS, ValueError):
+        return None
+    chunks = [body.choices[0] for body in bodies if body.choices]
+    choice, _ = _choice_of(0, chunks, prompt, done=True)
+    # Other engines than vLLM spell tokens as ids, or have one in a delta.
+    if not chunks or (_lacks_any(choice) and (b'"token_id:' in response or b'"token_id"' in response)):
+        return None
+    facts = ResponseFacts(bodies[0].id, bodies[0].model, [choice])
+    extra: dict[str, Any] = {}
+    before = None
+    for counts in [body.usage for body in bodies if body.usage is not None]:
+        add_usage(facts, counts)
+    for values in map(_usual_extra, bodies):
+        if values != before:
+            before = values
+            extra |= {name: value for name, value in zip(_USUAL_EXTRA, values, strict=True) if value is not None}
+    choice.extra = extra or None
+    choice.completion_token_ids = _array(choice.completion_token_ids, "i")
+    choice.logprobs, choice.is_sound = _array(choice.logprobs, "f"), True
+    _use_sent_ids(facts, request)
+    align.check(facts.choices, facts.usage)
+    versions = last([chunk.weight_versions for chunk in chunks])
+    if versions is not None:
+        settle(choice, FoundExtras(policy_spans=spans_of(versions)))
+    return facts
+
+
+def _array(values: list[Any] | None, kind: Literal["i", "f"]) -> Any:
+    return None if values is None else array_of(values, kind)
+
+
+def _choice_of(index: int, parts: Sequence[_Choice], prompt: Any, *, done: bool) -> tuple[ChoiceFacts, list[Entry]]:
+    """The facts of a choice but its extras, and the entries of its logprobs.
+
+    Args:
+        index: its number.
+        parts: the only one, or those of all chunks.
+        prompt: the ids of its prompt.
+        done: the answer reached its end.
+    """
+    token_ids, entries = [part.token_ids for part in parts], [_entries_of(part.logprobs) for part in parts]
+    ids, joined_entries = joined(token_ids), joined(entries)
+    finish_reason = last([part.finish_reason for part in parts])
+    whole = [part.message for part in parts if part.message is not None]
+    choice = ChoiceFacts(
+        index=index,
+        completion=completion_of(whole[-1] if whole else merged_deltas([part.delta for part in parts if part.delta])),
+        finish_reason=finish_reason,
+        stop_reason=last([part.stop_reason for part in parts]),
+        prompt_token_ids=prompt,
+        completion_token_ids=ids,
+        token_source=None if ids is None else "engine",
+        complete=done or finish_reason is not None,
+        error=error_of_choice(next(iter([part.error for part in parts if part.error]), None), finish_reason),
+        # Chunk by chunk: totals can agree although ids and logprobs of different tokens are missing.
+        uneven=[len(one or ()) for one in token_ids] != [len(one or ()) for one in entries],
+    )
+    if joined_entries is None:
+        return choice, []
+    choice.logprobs = [entry.logprob for entry in joined_entries]
+    choice.token_texts = texts_of([entry.token for entry in joined_entries], RawsOf(joined_entries))
+    return choice, joined_entries
+
+
+def _entries_of(logprobs: _Logprobs | float | None) -> list[Entry] | None:
+    if not isinstance(logprobs, _Logprobs):
+        return None
+    return logprobs.content if logprobs.refusal is None else extended(logprobs.content, logprobs.refusal)
+
+
+def _lacks_any(choice: ChoiceFacts) -> bool:
+    return choice.completion_token_ids is None or choice.prompt_token_ids is None or choice.logprobs is None
+
+
+class _Reader:
+    """The parts of one choice."""
+
+    __slots__ = ("entries", "extras", "parts")
 
     def __init__(self) -> None:
-        self.whole: dict[str, Any] | None = None
-        self.deltas = MessageMerger()
-        self.finish_reason: str | None = None
-        self.stop_reason: str | int | None = None
-        self.error: Any = None
-        self.token_ids: list[int] | None = None
-        self.entries: list[_Entry] | None = None
-        self.uneven = False
+        self.parts: list[_Choice] = []
+        self.entries: list[Entry] = []
         self.extras = PartExtras(_CHOICE_NAMES)
-
-    def add(self, choice: _Choice) -> None:
-        if choice.message is not None:
-            self.whole = choice.message
-        elif choice.delta is not None:
-            self.deltas.add(choice.delta)
-        self.finish_reason = later(self.finish_reason, choice.finish_reason)
-        self.stop_reason = later(self.stop_reason, choice.stop_reason)
-        self.error = self.error or choice.error
-        logprobs = choice.logprobs
-        entries = extended(logprobs.content, logprobs.refusal) if isinstance(logprobs, _Logprobs) else None
-        # Chunk by chunk: totals can agree although ids and logprobs of different tokens are missing.
-        self.uneven = self.uneven or len(choice.token_ids or ()) != len(entries or ())
-        self.token_ids = extended(self.token_ids, choice.token_ids)
-        self.entries = extended(self.entries, entries)
-        self.extras.add(choice)
 
 
 class _Answer:
@@ -162,7 +281,7 @@ class _Answer:
     def __init__(self, facts: ResponseFacts, *, streamed: bool) -> None:
         self._facts = facts
         self._streamed = streamed
-        self._readers: dict[int, _ChoiceReader] = {}
+        self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._extras = AnswerExtras(_BODY_NAMES, _StrictBody)
 
@@ -174,8 +293,9 @@ class _Answer:
         choices = body.choices or ()
         others = self._extras.add(body, part.data, len(choices), _Choice)
         for position, choice in enumerate(choices):
-            reader = reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed)
-            reader.add(choice)
+            reader = reader_for(self._readers, choice.index, position, _Reader, streamed=self._streamed)
+            reader.parts.append(choice)
+            reader.extras.add(choice)
             if others:
                 reader.extras.update(others[position])
 
@@ -188,41 +308,23 @@ class _Answer:
         """Adds to the choices, whose ids have been checked, what came beside ids and logprobs."""
         for choice in self._facts.choices:
             reader = self._readers[choice.index]
-            self._extras.settle(choice, reader.extras, sampling, more_of(reader.entries or []))
+            self._extras.settle(choice, reader.extras, sampling, more_of(reader.entries))
 
-    def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
-        entries = reader.entries
-        tops = [entry.top_logprobs for entry in entries or ()]
-        top_logprobs = top_logprobs_of(tops)
-        if top_logprobs is not None:
+    def _choice(self, index: int, reader: _Reader, *, done: bool) -> ChoiceFacts:
+        choice, reader.entries = _choice_of(index, reader.parts, self._prompt_token_ids, done=done)
+        tops = [entry.top_logprobs for entry in reader.entries]
+        choice.top_logprobs = top_logprobs_of(tops)
+        if choice.top_logprobs is not None:
             reader.extras.raw.tops = tops
-        return ChoiceFacts(
-            index=index,
-            completion=completion_of(reader.deltas.message() if reader.whole is None else reader.whole),
-            finish_reason=reader.finish_reason,
-            stop_reason=reader.stop_reason,
-            prompt_token_ids=self._prompt_token_ids,
-            completion_token_ids=reader.token_ids,
-            logprobs=None if entries is None else [entry.logprob for entry in entries],
-            top_logprobs=top_logprobs,
-            token_texts=None if entries is None else _texts(entries),
-            token_source=None if reader.token_ids is None else "engine",
-            complete=done or reader.finish_reason is not None,
-            error=error_of_choice(reader.error, reader.finish_reason),
-            uneven=reader.uneven,
-        )
-
-
-def _texts(entries: list[_Entry]) -> PackedTexts | None:
-    return texts_of([entry.token for entry in entries], RawsOf(entries))
+        return choice
 
 
 def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
     """Fills missing ids, logprobs and texts from the places of other engines than vLLM."""
-    incomplete = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
+    incomplete = [choice for choice in facts.choices if _lacks_any(choice)]
     if not incomplete:
         return
-    parts = [part._replace(data=without_experts(part.data)) for part in parts]
+    parts = [Event(part.type, without_experts(part.data), part.complete) for part in parts]
     if not any(places.may_hold_ids(part.data) for part in parts):
         return
     bodies = plain_bodies(parts)
@@ -247,6 +349,8 @@ def _use_sent_ids(facts: ResponseFacts, request: RequestFacts) -> None:
     count more.
     """
     asked = request.sampling or {}
+    if "input_ids" not in asked and "nvext" not in asked:
+        return
     sent = ids_of(asked.get("input_ids") or places.look_up(asked, ("nvext", "token_data"), 0))
     if sent is not None and facts.usage is not None and facts.usage.input == len(sent):
         for choice in facts.choices:

@@ -53,6 +53,8 @@ class ChoiceFacts:
     """Of this choice alone."""
     uneven: bool = False
     """Some part of the answer held another number of ids than of logprobs."""
+    is_sound: bool = False
+    """Its ids and logprobs are known to be in range: those that are arrays are not looked at again."""
     policy_version: str | None = None
     """Version of the weights that sampled this, as the engine names it; several versions are joined with commas."""
     issue: TokenIssue | None = None

@@ -85,7 +85,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
 def _wrap_list(part: Event) -> Event:
     """A list of answers wrapped in an object, so that one decoder reads both and its messages have a path."""
     is_list = part.data.lstrip()[:1] == b"[" and not part.data.startswith(b"[DONE]")
-    return part._replace(data=b'{"answers":' + part.data + b"}") if is_list else part
+    return Event(part.type, b'{"answers":' + part.data + b"}", part.complete) if is_list else part
 
 
 def _is_known(data: bytes) -> bool:

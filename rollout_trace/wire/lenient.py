@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import count
+from collections.abc import Sequence
+from itertools import chain, count
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
@@ -32,21 +33,20 @@ class LenientDecoder(Generic[T]):
         self._first = self._decoder if strict is None else msgspec.json.Decoder(strict)
         self._raw = _raw_places(kind)
 
-    def decode(self, data: bytes) -> tuple[T, str | None]:
+    def decode(self, data: bytes, *, strictly: bool = True) -> tuple[T, str | None]:
         """The value, and msgspec's message about the first field that was dropped; None where none was.
+
+        Args:
+            strictly: False for an object that is expected to have unknown fields.
 
         Raises:
             ValueError: the bytes are not JSON, or not an object.
         """
-        try:
-            return self._first.decode(data), None
-        except DECODE_ERRORS:
-            if self._first is self._decoder:
-                return self._repair(loads(data))
-        return self.decode_any(data)
-
-    def decode_any(self, data: bytes) -> tuple[T, str | None]:
-        """As ``decode``, for an object that is expected to have unknown fields."""
+        if strictly and self._first is not self._decoder:
+            try:
+                return self._first.decode(data), None
+            except DECODE_ERRORS:
+                pass
         try:
             return self._decoder.decode(data), None
         except DECODE_ERRORS:
@@ -117,6 +117,20 @@ def loads(data: bytes) -> Any:
             return json.loads(data.decode("utf-8", "replace"))
         except RecursionError:
             raise ValueError("nested too deeply") from None
+
+
+def last(values: Sequence[Any]) -> Any:
+    """The last value of a stream that says something; see ``later``."""
+    for value in reversed(values):
+        if value is not None and value != "":
+            return value
+    return None
+
+
+def joined(lists: list[list[T] | None]) -> list[T] | None:
+    """The lists as one; None where there are none."""
+    found = [one for one in lists if one is not None]
+    return found[0] if len(found) == 1 else list(chain.from_iterable(found)) if found else None
 
 
 def later(before: Any, value: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from rollout_trace.data.model import Completion, ToolCall, new_completion
@@ -17,21 +19,29 @@ _GROWING = frozenset({"text", "summary", "thinking"})
 """Fields of a part that its fragments continue; of the others the later value holds."""
 
 
-class MessageMerger:
-    """Merges the deltas of one choice into the message of the unstreamed answer."""
+def merged_deltas(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The message of the unstreamed answer. Strings are concatenated, lists extended, objects merged; nulls ignored."""
+    merger = _Merger()
+    merger.add(deltas)
+    return merger.message()
 
+
+class _Merger:
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
         self._calls: list[dict[str, Any]] = []
         self._call_at: dict[int, dict[str, Any]] = {}
 
-    def add(self, delta: dict[str, Any]) -> None:
-        """Merges the next delta. Strings are concatenated, lists extended, objects merged; nulls ignored."""
-        for name, value in delta.items():
+    def add(self, deltas: Iterable[dict[str, Any]]) -> None:
+        """Merges deltas."""
+        texts = self._texts
+        for name, value in chain.from_iterable([delta.items() for delta in deltas]):
             if value is None:
                 continue
-            if name == "tool_calls" and isinstance(value, list):
+            if name in texts and isinstance(value, str):
+                texts[name].append(value)
+            elif name == "tool_calls" and isinstance(value, list):
                 for at, fragment in enumerate(value):
                     # Several at once that have no index are told by their order.
                     self._add_call(fragment, at if len(value) > 1 else None)

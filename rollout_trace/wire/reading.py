@@ -9,7 +9,7 @@ from rollout_trace.data.model import ErrorInfo, TokenIssue
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
-from rollout_trace.wire.sse import Event, events
+from rollout_trace.wire.sse import Event, data_lines, events
 from rollout_trace.wire.usage import add_usage
 
 R = TypeVar("R")
@@ -31,8 +31,10 @@ def events_of(response: bytes, *, streamed: bool) -> list[Event]:
     """The events of a stream; an unstreamed answer is one event."""
     if not streamed:
         return [Event(b"", response)]
+    lines = data_lines(response)
+    found = events(response) if lines is None else [Event(b"", line) for line in lines]
     # llama-server sends `null` for a token without text yet; SDKs treat it as an empty chunk.
-    return [event for event in events(response) if event.data != b"null"]
+    return [event for event in found if event.data != b"null"]
 
 
 def plain_bodies(parts: list[Event]) -> list[Any]:
@@ -55,12 +57,12 @@ def read_bodies(
     streamed: bool,
 ) -> bool:
     """Calls ``add`` with each body in order, up to the first error. True where the stream sent [DONE], or is none."""
-    decode = kind.decode
+    strictly = True
     for part in parts:
         if streamed and part.data.startswith(b"[DONE]"):
             return True
         try:
-            body, problem = decode(part.data)
+            body, problem = kind.decode(part.data, strictly=strictly)
         except ValueError as error:
             # A cut event is where the stream broke off, not an error of the server's.
             if part.complete:
@@ -72,7 +74,7 @@ def read_bodies(
             return False
         add(body, part)
         # The chunks of a stream are alike: where one has unknown fields, the strict type is not tried first again.
-        decode = kind.decode_any if kind.has_unknown(body) else decode
+        strictly = strictly and not kind.has_unknown(body)
     return not streamed
 
 
@@ -127,9 +129,11 @@ def holds_choices(kind: LenientDecoder[Any], data: bytes) -> bool:
 
 def read_answer_fields(facts: ResponseFacts, body: Any) -> None:
     """Copies id, model and usage from a body of OpenAI's shape. The first id and model count, and the last usage."""
-    facts.response_id = facts.response_id or text_of(body.id)
-    facts.model = facts.model or text_of(body.model)
-    add_usage(facts, body.usage)
+    if not (facts.response_id and facts.model):
+        facts.response_id = facts.response_id or text_of(body.id)
+        facts.model = facts.model or text_of(body.model)
+    if body.usage is not None:
+        add_usage(facts, body.usage)
 
 
 def reader_for(readers: dict[int, R], index: int | None, position: int, make: Callable[[], R], *, streamed: bool) -> R:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from json import JSONDecoder
-from typing import NamedTuple
+
+from msgspec import Struct
 
 _BOM = b"\xef\xbb\xbf"
 _COMMENT = re.compile(rb"^:[^\r\n]*\r?\n", re.MULTILINE)
@@ -18,7 +19,7 @@ _HEAD = 100
 """First bytes of an error that is no event: they name it."""
 
 
-class Event(NamedTuple):
+class Event(Struct, frozen=True, gc=False):
     """One event: its type (empty where none was sent) and its data, lines joined by a newline."""
 
     type: bytes

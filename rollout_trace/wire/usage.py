@@ -37,7 +37,14 @@ def usage_of(counts: Mapping[str, Any], shape: Shape = "openai") -> Usage:
 
 def add_usage(facts: ResponseFacts, counts: Any) -> None:
     """Adds the counts of a body, in OpenAI's names, to those of the bodies before it; nothing that is no object."""
-    if isinstance(counts, dict):
+    if not isinstance(counts, dict):
+        return
+    read, written, total = counts.get("prompt_tokens"), counts.get("completion_tokens"), counts.get("total_tokens")
+    is_usual = type(read) is type(written) is type(total) is int and read >= 0 <= written and total == read + written
+    if is_usual and not facts.counts and len(counts) - list(counts.values()).count(None) == 3:
+        # Of nearly all answers. The table would be searched for twenty names.
+        facts.counts, facts.usage = counts, new_usage(input=read, output=written)
+    else:
         facts.counts = merged(facts.counts, counts)
         facts.usage = usage_of(facts.counts) if facts.counts else None
 

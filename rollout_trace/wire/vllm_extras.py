@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.tokens import FloatArray, IntArray
 
 
-class ChoiceExtras(Struct):
+class ChoiceExtras(Struct, gc=False):
     """The fields of a choice with extras. As bytes: read only once all of the answer has come, and whatever they are,
     the choice around them is read."""
 

@@ -13,8 +13,8 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.export import openenv, rllm, steps
 from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
+from rollout_trace.wire.chat import usual_answer
 from rollout_trace.wire.facts import RequestFacts
-from rollout_trace.wire.plain_chat import plain_answer
 from tests.wire.raw import JSON, SSE, sse
 from tests.wire.recorded import DATA, differing
 
@@ -31,7 +31,7 @@ def test_a_recorded_answer_says_which_weights_sampled_it(name: str) -> None:
     assert step.policy_spans == (PolicySpan(0, 24, "default"),)
     assert (step.policy_version, step.token_issue, step.extra_issues) == ("default", None, ())
     facts = RequestFacts(sampling={"return_token_ids": True})
-    assert plain_answer(one.response, streamed="stream" in one.content_type, request=facts) is not None
+    assert usual_answer(one.response, streamed="stream" in one.content_type, request=facts) is not None
 
 
 def both(protocol: str, versions: Any = CHANGED) -> list[Step]:

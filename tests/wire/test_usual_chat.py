@@ -19,8 +19,8 @@ from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.encode import encode
 from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import chat
+from rollout_trace.wire.chat import usual_answer
 from rollout_trace.wire.facts import RequestFacts, ResponseFacts
-from rollout_trace.wire.plain_chat import plain_answer
 from rollout_trace.wire.request import read
 from rollout_trace.wire.steps import Stores, steps_from
 from tests.amount import examples
@@ -59,7 +59,7 @@ def check(request: bytes, body: bytes, *, streamed: bool) -> bool:
         asked = read("openai.chat", request, stores.messages, stores.tools)
         found.append(written(asked, decode(body, streamed=streamed, status=200, request=asked), stores))
     assert found[0] == found[1]
-    return plain_answer(body, streamed=streamed, request=asked) is not None
+    return usual_answer(body, streamed=streamed, request=asked) is not None
 
 
 def test_both_ways_give_the_same_of_every_recording() -> None:
