@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.wire.engine import Engine
+from rollout_trace.wire.engine import SGLANG_GENERATE, VLLM_GENERATE, Engine, path_of
 from rollout_trace.wire.profiles import EngineProfile
-from rollout_trace.wire.wishes import SGLANG_GENERATE, VLLM_GENERATE, path_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.wire.wishes import NO_TOP_K, lacks_top_k, wishes_for
+from rollout_trace.wire.engine import NO_TOP_K, lacks_top_k, wishes_for
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call

@@ -19,8 +19,8 @@ from rollout_trace.wire.chat_messages import (
     convert,
     message_groups,
     previous_response_of,
+    texts_of,
 )
-from rollout_trace.wire.chat_parts import texts_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

@@ -14,8 +14,14 @@ from rollout_trace.export._extras import count_extras
 from rollout_trace.export._rows import count_unused, sampling_facts, step_ids_of, task_id
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.file.plain import dumps
-from rollout_trace.wire.chat_messages import answer, calls_of, previous_response_of, to_chat, tools_of, with_text
-from rollout_trace.wire.chat_parts import as_text
+from rollout_trace.wire.chat_messages import (
+    answer,
+    calls_of,
+    previous_response_of,
+    to_chat,
+    tools_of,
+    with_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -234,7 +240,7 @@ def _tool(tool: dict[str, Any], report: ExportReport) -> Iterator[dict[str, Any]
 
 def _text(content: Any, report: ExportReport) -> str:
     """The text of a content; what is no text is counted."""
-    text = as_text(content)
+    text = with_text({"content": content})["content"]
     if text is None or isinstance(text, str):
         return text or ""
     parts = text if isinstance(text, list) else [text]

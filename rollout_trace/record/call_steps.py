@@ -28,10 +28,10 @@ from rollout_trace.data.redact import changed_fields
 from rollout_trace.record.bounds import UNPACKED
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import unpack
+from rollout_trace.wire.engine import EXTRA_OF, NO_TOP_K, Wish, lacks_top_k, value_at, wishes_for
 from rollout_trace.wire.grammars import constrained
 from rollout_trace.wire.profiles import AUTO, profile_of_step, sends_no_ids
 from rollout_trace.wire.steps import Stores, exchange_of, requests_ids
-from rollout_trace.wire.wishes import EXTRA_OF, NO_TOP_K, Wish, lacks_top_k, value_at, wishes_for
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Attempt, LogprobsMode

@@ -35,8 +35,8 @@ from rollout_trace.data.model import (
 from rollout_trace.data.redact import redacted_steps
 from rollout_trace.data.tokens import as_float32, as_int32, readonly
 from rollout_trace.wire import align
+from rollout_trace.wire.align import FoundExtras, settle
 from rollout_trace.wire.extras import checked_logprobs, returns_issue
-from rollout_trace.wire.extras_alignment import FoundExtras, settle
 from rollout_trace.wire.facts import ChoiceFacts
 
 if TYPE_CHECKING:

@@ -90,8 +90,7 @@ def chat_messages(protocol: str, body: bytes) -> list[Json]:
     # Only for scripts that ask for them: a server whose script reads the request itself needs none of this.
     from rollout_trace.data.lists import ListStore
     from rollout_trace.wire.chat_messages import convert, grouped
-    from rollout_trace.wire.prompts import messages_of
-    from rollout_trace.wire.request import read
+    from rollout_trace.wire.request import messages_of, read
 
     sent = messages_of(read(protocol, body, ListStore(), ListStore()))
     return [message for group in grouped(protocol, sent) for message in convert(protocol, group)]

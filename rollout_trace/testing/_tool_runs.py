@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import ErrorInfo, ToolRun
 from rollout_trace.view.threads import threads_of
-from rollout_trace.wire.chat_messages import convert, grouped
-from rollout_trace.wire.chat_parts import as_text
+from rollout_trace.wire.chat_messages import as_text, convert, grouped
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step, ToolCall

@@ -10,8 +10,7 @@ from rollout_trace.data.costs import total_cost, total_tokens
 from rollout_trace.data.model import Usage
 from rollout_trace.guard import describe, printable
 from rollout_trace.view.numbers import of
-from rollout_trace.wire.chat_messages import answer, to_chat
-from rollout_trace.wire.chat_parts import as_text
+from rollout_trace.wire.chat_messages import answer, as_text, to_chat
 
 from ._called import calls_text, in_order, matching_runs, wanted_text
 from ._endings import ending_text, ends_as

@@ -10,7 +10,7 @@ import msgspec
 
 from rollout_trace.file.plain import dumps
 from rollout_trace.view.summary import finite, summarize
-from rollout_trace.wire.chat_parts import as_text
+from rollout_trace.wire.chat_messages import as_text
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import ErrorInfo, Step, ToolRun

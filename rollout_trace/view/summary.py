@@ -14,8 +14,7 @@ from rollout_trace.data.episodes import noted
 from rollout_trace.train.check_codes import Grade
 from rollout_trace.train.checks import Finding, check_with_rows
 from rollout_trace.view.model import Summary
-from rollout_trace.wire.chat_messages import convert, message_groups
-from rollout_trace.wire.chat_parts import as_text
+from rollout_trace.wire.chat_messages import as_text, convert, message_groups
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

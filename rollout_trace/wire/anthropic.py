@@ -12,14 +12,14 @@ from typing import Any
 from msgspec import Raw, Struct, json
 
 from rollout_trace.data.model import ErrorInfo
-from rollout_trace.wire import align, aws_events, blocks
+from rollout_trace.wire import align, blocks
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, text_of
 from rollout_trace.wire.logprobs import number_of
 from rollout_trace.wire.places import COMPLETION_IDS, MESSAGES, PROMPT_IDS, Path, look_up
 from rollout_trace.wire.reading import mark_malformed, unreadable
-from rollout_trace.wire.sse import Event, events
+from rollout_trace.wire.sse import Event, events, framed_events, is_framed
 from rollout_trace.wire.usage import merged, usage_of
 
 
@@ -69,9 +69,9 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
         return facts
     message = _Message()
     # Requests to Bedrock have no `stream` in their body: only the bytes of the answer show that it is a stream.
-    framed = aws_events.is_framed(response)
+    framed = is_framed(response)
     if framed or streamed:
-        parts = list(aws_events.events(response) if framed else events(response))
+        parts = list(framed_events(response) if framed else events(response))
         done = _read_events(parts, facts, message)
         if not message.begun and facts.error is None:
             facts.error = _error_without_message(parts, response, status)

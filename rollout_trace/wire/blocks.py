@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Completion, ToolCall
+from rollout_trace.wire.chat_messages import NO_OBJECT, content_of, drop_if, message_of
 from rollout_trace.wire.lenient import loads, text_of
+
+if TYPE_CHECKING:
+    from rollout_trace.report import ExportReport
 
 TOKEN_FIELDS = frozenset({"token_ids", "prompt_token_ids", "logprobs"})
 """Fields that become the step's arrays, and are not kept a second time in ``extra``."""
@@ -166,3 +172,33 @@ def _dumps(value: Any) -> str | None:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
         return None
+
+
+def to_chat(sent: tuple[Any, ...], report: ExportReport | None) -> Iterator[dict[str, Any]]:
+    """One of Anthropic's messages as chat messages: several where it has tool results."""
+    (message,) = sent
+    if not isinstance(message, dict):
+        drop_if(report, True, NO_OBJECT)
+        return
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(content, list):
+        yield {"role": role, "content": content}
+    elif role == "assistant":
+        yield message_of(completion_of(role, [Block(value) for value in content], {}), report)
+    else:
+        # Chat has a message per tool result; texts before and between them keep their places.
+        for is_result, values in groupby(content, _is_result):
+            if is_result:
+                yield from (_tool_message(value, report) for value in values)
+            else:
+                yield {"role": role, "content": content_of(list(values), report)}
+
+
+def _is_result(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_result"
+
+
+def _tool_message(block: dict[str, Any], report: ExportReport | None) -> dict[str, Any]:
+    content = content_of(block.get("content"), report)
+    message = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": "" if content is None else content}
+    return {**message, "is_error": True} if block.get("is_error") else message

@@ -17,10 +17,10 @@ from msgspec import Meta, Raw, Struct, json
 
 from rollout_trace.data.tokens import FLOAT32_MAX, array_of
 from rollout_trace.wire import align, places
-from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
+from rollout_trace.wire.align import FoundExtras, settle
+from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras, fields_from
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.extras import spans_of
-from rollout_trace.wire.extras_alignment import FoundExtras, settle
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, LenientDecoder, joined, last
 from rollout_trace.wire.logprobs import (
@@ -35,8 +35,6 @@ from rollout_trace.wire.logprobs import (
     top_logprobs_of,
 )
 from rollout_trace.wire.message import completion_of, merged_deltas
-from rollout_trace.wire.other_fields import fields_from
-from rollout_trace.wire.prompts import ids_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     error_of_choice,
@@ -50,6 +48,7 @@ from rollout_trace.wire.reading import (
     reader_for,
     withhold,
 )
+from rollout_trace.wire.request import ids_of
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event, data_lines
 from rollout_trace.wire.token_texts import RawsOf, texts_of

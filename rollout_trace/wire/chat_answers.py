@@ -12,7 +12,7 @@ import msgspec
 
 from rollout_trace.data.conversations import gives_start, is_from_assistant, n_asked
 from rollout_trace.data.model import CUT_OFF
-from rollout_trace.wire import google_messages, google_parts
+from rollout_trace.wire import google_parts
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Completion, Step
@@ -94,7 +94,7 @@ def _add_content(content: Any, texts: list[str], calls: list[tuple[Any, Any]]) -
 
 def _add_google_parts(message: dict[str, Any], texts: list[str], calls: list[tuple[Any, Any]]) -> bool:
     """Adds the texts and calls of one of Google's contents; returns whether it has reasoning."""
-    said = google_parts.completion_of(google_messages.parts_of(message))
+    said = google_parts.completion_of(google_parts.parts_of(message))
     content, own_calls = _answer_parts(said)
     texts.append(content)
     calls += own_calls

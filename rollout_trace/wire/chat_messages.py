@@ -9,15 +9,13 @@ without being counted are fields that no model reads: ids and statuses of items,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rollout_trace.data.model import Completion, Step, ToolCall
-from rollout_trace.wire import blocks, google_messages, google_parts, response_items
-from rollout_trace.wire.chat_parts import as_text, content_of
-from rollout_trace.wire.ollama_messages import from_ollama
-from rollout_trace.wire.protocols import MessageShape, record_of
+from rollout_trace.wire.protocols import SHAPES_IN, MessageShape, record_of
 
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
@@ -25,11 +23,14 @@ if TYPE_CHECKING:
 Arguments: TypeAlias = Literal["json", "dict"]
 Message: TypeAlias = dict[str, Any]
 
-_OUTPUT_ITEMS = frozenset({"reasoning", "function_call", "custom_tool_call"})
-_TOOL_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+OUTPUT_ITEMS = frozenset({"reasoning", "function_call", "custom_tool_call"})
+"""Items of an answer of Responses that a chat message has a place for."""
+NO_OBJECT = "messages that are no objects"
 _BLOCKS = frozenset({"text", "thinking", "reasoning", "tool_use"})
-_CONVERTED_TYPES = {"content": _BLOCKS, "output": _OUTPUT_ITEMS | {"message"}}
+_CONVERTED_TYPES = {"content": _BLOCKS, "output": OUTPUT_ITEMS | {"message"}}
 """Fields of ``Completion.extra`` with whole blocks or items, and the types of these that its own fields cover."""
+_PLACED = frozenset({"text", "thought", "thoughtSignature", "functionCall"})
+"""Fields of a part of an answer that a chat message has a place for, or that no model reads."""
 HELD_BY_SERVER = "requests whose first messages the server holds"
 _NOT_READ_BY_MODELS = frozenset({"item_id", "status", "signature", "thoughtSignature", "cache_control"})
 
@@ -41,7 +42,7 @@ def to_chat(step: Step, report: ExportReport | None = None) -> list[Message]:
     has no text and gives no message. Earlier messages that the server keeps (``previous_response_id``) are missing.
     Chat messages are objects that the steps share: do not change them.
     """
-    _drop_if(report, previous_response_of(step), HELD_BY_SERVER)
+    drop_if(report, previous_response_of(step), HELD_BY_SERVER)
     return [message for part in message_groups(step) for message in convert(step.protocol, part, report)]
 
 
@@ -54,6 +55,13 @@ def _shape(protocol: str | None) -> MessageShape:
     return record_of(protocol).messages
 
 
+@cache
+def _module(protocol: str | None) -> Any:
+    """The module with ``to_chat`` for the protocol's messages, imported on first use; None where there is none."""
+    name = SHAPES_IN.get(_shape(protocol))
+    return None if name is None else import_module(f"rollout_trace.wire.{name}")
+
+
 def message_groups(step: Step) -> Iterator[tuple[Any, ...]]:
     """The messages of a request as they were sent, in groups for ``convert``."""
     return grouped(step.protocol, step.messages or ())
@@ -61,36 +69,26 @@ def message_groups(step: Step) -> Iterator[tuple[Any, ...]]:
 
 def grouped(protocol: str | None, sent: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Messages of a request, or a part of them, in groups for ``convert``."""
-    shape = _shape(protocol)
+    module, shape = _module(protocol), _shape(protocol)
     if shape == "texts":
         yield tuple(sent)
-    elif shape != "items":
-        yield from ((message,) for message in sent)
+    elif hasattr(module, "groups"):
+        yield from module.groups(sent)
     else:
-        for is_output, group in groupby(sent, _is_output):
-            items = tuple(group)
-            # Consecutive output items are one answer, and so one message.
-            yield from [items] if is_output else zip(items)
+        yield from zip(sent)
 
 
 def convert(protocol: str | None, sent: tuple[Any, ...], report: ExportReport | None = None) -> list[Message]:
     """One group of ``message_groups`` as chat messages."""
-    shape = _shape(protocol)
-    if shape == "texts":
+    module, shape = _module(protocol), _shape(protocol)
+    if module is not None:
+        return list(module.to_chat(sent, report))
+    if shape == "texts" or (shape == "sampled" and isinstance(sent[0], (str, list))):
         return _from_prompts(sent, report)
-    if shape == "items":
-        return _from_items(sent, report)
-    (message,) = sent
-    if shape == "ollama" and isinstance(message, (dict, str)):
-        return [from_ollama(message, report)]
-    if shape == "sampled" and isinstance(message, (str, list)):
-        return _from_prompts((message,), report)
-    if not isinstance(message, dict):
-        _drop_if(report, True, "messages that are no objects")
-        return []
-    if shape == "contents":
-        return list(_from_contents(message, report))
-    return list(_from_blocks(message, report)) if shape == "blocks" else [message]
+    if isinstance(sent[0], dict):
+        return [sent[0]]
+    drop_if(report, True, NO_OBJECT)
+    return []
 
 
 def answer(step: Step, arguments: Arguments = "json", report: ExportReport | None = None) -> Message | None:
@@ -100,7 +98,7 @@ def answer(step: Step, arguments: Arguments = "json", report: ExportReport | Non
     """
     if step.completion is None:
         return None
-    message = _message(step.completion, report)
+    message = message_of(step.completion, report)
     return message if arguments == "json" else with_decoded_arguments(message, report)
 
 
@@ -151,17 +149,18 @@ def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, A
         # The older field of chat requests, from before `tools`.
         functions = (step.sampling or {}).get("functions")
         return [{"type": "function", "function": one} for one in functions] if isinstance(functions, list) else None
-    if _shape(step.protocol) == "contents":
-        tools = [one for tool in tools for one in google_messages.declared_in(tool)]
-    return [converted for tool in tools if (converted := tool_of(tool, report)) is not None]
+    return [converted for tool in _declared(step.protocol, tools) if (converted := tool_of(tool, report)) is not None]
 
 
 def names_of_tools(step: Step) -> list[str]:
     """Names of the tools of a step's request; of those that the provider runs itself, their type."""
-    tools = list(step.tools or ())
-    if _shape(step.protocol) == "contents":
-        tools = [one for tool in tools for one in google_messages.declared_in(tool)]
-    return [_name_of_tool(tool) for tool in tools]
+    return [_name_of_tool(tool) for tool in _declared(step.protocol, step.tools or ())]
+
+
+def _declared(protocol: str | None, tools: Iterable[Any]) -> Iterable[Any]:
+    """The single tools, where the protocol has several in one."""
+    declared_in = getattr(_module(protocol), "declared_in", None)
+    return tools if declared_in is None else [one for tool in tools for one in declared_in(tool)]
 
 
 def _name_of_tool(tool: Any) -> str:
@@ -171,102 +170,17 @@ def _name_of_tool(tool: Any) -> str:
     return next((one for one in (*named, tool.get("type")) if isinstance(one, str)), "?")
 
 
-def _drop_if(report: ExportReport | None, condition: Any, what: str, *, metadata: bool = False) -> None:
+def drop_if(report: ExportReport | None, condition: Any, what: str, *, metadata: bool = False) -> None:
+    """Counts what a chat message has no place for."""
     if condition and report is not None:
         report.drop(what, metadata=metadata)
 
 
 def _from_prompts(sent: tuple[Any, ...], report: ExportReport | None) -> list[Message]:
     texts = [prompt for prompt in sent if isinstance(prompt, str)]
-    _drop_if(report, len(sent) > 1, "prompts of a request with several, where it is not known which one was answered")
-    _drop_if(report, len(sent) < 2 and not texts, "prompts that were sent as token ids, not as text")
+    drop_if(report, len(sent) > 1, "prompts of a request with several, where it is not known which one was answered")
+    drop_if(report, len(sent) < 2 and not texts, "prompts that were sent as token ids, not as text")
     return [{"role": "user", "content": texts[0]}] if len(sent) == 1 and texts else []
-
-
-def _from_blocks(message: dict[str, Any], report: ExportReport | None) -> Iterator[Message]:
-    """One of Anthropic's messages as chat messages: several where it has tool results."""
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(content, list):
-        yield {"role": role, "content": content}
-    elif role == "assistant":
-        yield _message(blocks.completion_of(role, [blocks.Block(value) for value in content], {}), report)
-    else:
-        # Chat has a message per tool result; texts before and between them keep their places.
-        for is_result, values in groupby(content, _is_result):
-            if is_result:
-                yield from (_tool_message(value, report) for value in values)
-            else:
-                yield {"role": role, "content": content_of(list(values), report)}
-
-
-def _from_contents(message: dict[str, Any], report: ExportReport | None) -> Iterator[Message]:
-    """One of Google's contents as chat messages: several where it has results of functions."""
-    role, parts = message.get("role") or "user", google_messages.parts_of(message)
-    if role == "model":
-        yield _message(google_parts.completion_of(parts), report)
-        return
-    # Chat has a message per result; texts before and between them keep their places.
-    for is_result, values in groupby(parts, google_messages.is_result):
-        if is_result:
-            yield from map(google_messages.tool_message, values)
-        else:
-            yield {"role": role, "content": content_of([google_messages.part_of(value) for value in values], report)}
-
-
-def _is_result(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") == "tool_result"
-
-
-def _tool_message(block: dict[str, Any], report: ExportReport | None) -> Message:
-    content = content_of(block.get("content"), report)
-    message = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": "" if content is None else content}
-    return {**message, "is_error": True} if block.get("is_error") else message
-
-
-def _from_items(items: tuple[Any, ...], report: ExportReport | None) -> list[Message]:
-    """The output items of one answer, or one other item of a Responses request, as chat messages."""
-    item = items[0]
-    if _is_output(item):
-        return [_message(response_items.completion_of(list(items)), report)]
-    if isinstance(item, str):
-        return [{"role": "user", "content": item}]
-    if not isinstance(item, dict):
-        _drop_if(report, True, "messages that are no objects")
-    elif str(item.get("type")) in _TOOL_OUTPUTS:
-        output = content_of(item.get("output"), report)
-        return [{"role": "tool", "tool_call_id": item.get("call_id"), "content": "" if output is None else output}]
-    elif item.get("role") is not None:
-        return [{"role": item["role"], "content": content_of(item.get("content"), report)}]
-    else:
-        _drop_if(report, True, f"items without a place in a chat message: {item.get('type')}")
-    return []
-
-
-def _is_output(item: Any) -> bool:
-    """True for an item of an earlier answer. An assistant message written by the caller lacks parts of these types."""
-    if not isinstance(item, dict):
-        return False
-    kind, content = item.get("type"), item.get("content")
-    if kind == "message":
-        parts = content if isinstance(content, list) and item.get("role") == "assistant" else []
-        return any(isinstance(part, dict) and part.get("type") in ("output_text", "refusal") for part in parts)
-    return isinstance(kind, str) and (kind in _OUTPUT_ITEMS or kind.endswith("_call"))
-
-
-def _message(completion: Completion, report: ExportReport | None) -> Message:
-    for what in _dropped_fields(completion):
-        metadata = what == "citations" or what.startswith("fields of ")
-        _drop_if(report, True, what, metadata=metadata)
-    content = completion.content
-    message: Message = {"role": completion.role, "content": list(content) if isinstance(content, tuple) else content}
-    if completion.reasoning is not None:
-        message["reasoning_content"] = completion.reasoning
-    if completion.tool_calls:
-        message["tool_calls"] = [_call(call) for call in completion.tool_calls]
-    if completion.refusal is not None:
-        message["refusal"] = completion.refusal
-    function_call = (completion.extra or {}).get("function_call")
-    return message if function_call is None else {**message, "function_call": function_call}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
@@ -281,8 +195,25 @@ def _decoded_call(call: Any, report: ExportReport | None) -> Any:
     if not isinstance(function, dict):
         return call
     arguments = arguments_of(function.get("arguments"))
-    _drop_if(report, arguments is None, "tool arguments that are no JSON object, left as text")
+    drop_if(report, arguments is None, "tool arguments that are no JSON object, left as text")
     return call if arguments is None else {**call, "function": {**function, "arguments": arguments}}
+
+
+def message_of(completion: Completion, report: ExportReport | None) -> Message:
+    """A completion as an assistant message."""
+    for what in _dropped_fields(completion):
+        metadata = what == "citations" or what.startswith("fields of ")
+        drop_if(report, True, what, metadata=metadata)
+    content = completion.content
+    message: Message = {"role": completion.role, "content": list(content) if isinstance(content, tuple) else content}
+    if completion.reasoning is not None:
+        message["reasoning_content"] = completion.reasoning
+    if completion.tool_calls:
+        message["tool_calls"] = [_call(call) for call in completion.tool_calls]
+    if completion.refusal is not None:
+        message["refusal"] = completion.refusal
+    function_call = (completion.extra or {}).get("function_call")
+    return message if function_call is None else {**message, "function_call": function_call}
 
 
 def _dropped_fields(completion: Completion) -> Iterator[str]:
@@ -292,11 +223,25 @@ def _dropped_fields(completion: Completion) -> Iterator[str]:
         if kept is not None and isinstance(value, list):
             yield from _dropped_parts(value, kept)
         elif name == "parts" and isinstance(value, list):
-            yield from (f"parts of an answer: {kind}" for kind in google_messages.kinds_without_place(value))
+            yield from (f"parts of an answer: {kind}" for kind in _kinds_without_place(value))
         elif name not in ("function_call", "index") and value not in (None, [], {}, ""):
             yield f"fields of an answer: {name}"
     for call in completion.tool_calls:
         yield from (f"fields of a tool call: {name}" for name in call.extra or {} if name not in _NOT_READ_BY_MODELS)
+
+
+def _kinds_without_place(parts: list[Any]) -> Iterator[str]:
+    """Names of Google's parts of an answer that a chat message has no place for."""
+    for part in parts:
+        if not isinstance(part, dict):
+            yield type(part).__name__
+        elif not part.keys() <= _PLACED:
+            yield kind_of_part(part)
+
+
+def kind_of_part(part: Mapping[str, Any]) -> str:
+    """The name of what one of Google's parts is."""
+    return next((name for name in part if name not in _PLACED), "no field")
 
 
 def _dropped_parts(values: Iterable[Any], kept: frozenset[str]) -> Iterator[str]:
@@ -322,5 +267,115 @@ def tool_of(tool: Any, report: ExportReport | None) -> dict[str, Any] | None:
             return {"type": "function", "function": {new: tool[old] for old, new in names.items() if old in tool}}
         if kind in ("function", "custom"):
             return {"type": kind, kind: {name: value for name, value in tool.items() if name != "type"}}
-    _drop_if(report, True, f"tools that the provider runs itself: {kind}")
+    drop_if(report, True, f"tools that the provider runs itself: {kind}")
     return None
+
+
+_CHAT = frozenset({"text", "image_url", "input_audio", "file", "refusal"})
+
+
+def content_of(value: Any, report: ExportReport | None = None) -> str | list[dict[str, Any]] | None:
+    """The content of a message as a text or a list of chat parts. A single text part becomes its text.
+
+    Parts without a place in a chat message (a search result, a file stored by the provider, ...) are left out and
+    counted in the report.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    parts = [part for item in (value if isinstance(value, list) else [value]) for part in _parts(item, report)]
+    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
+def as_text(content: Any) -> Any:
+    """The content as one text where all its parts are text, joined with newlines; else unchanged.
+
+    vLLM and llama-server join parts in this way for chat templates that expect texts.
+    """
+    texts = texts_of(content)
+    return content if texts is None else "\n".join(texts)
+
+
+def texts_of(content: Any) -> list[str] | None:
+    """The texts of a list of text parts; None for other contents, and where a part is not text or there is none."""
+    if not isinstance(content, list) or not content:
+        return None
+    texts = [item if isinstance(item, str) else _text_of_part(item) for item in content]
+    return None if None in texts else texts  # type: ignore[return-value]
+
+
+def _text_of_part(item: Any) -> str | None:
+    text = item.get("text") if isinstance(item, dict) and item.get("type") == "text" else None
+    return text if isinstance(text, str) else None
+
+
+def _parts(item: Any, report: ExportReport | None) -> list[dict[str, Any]]:
+    if isinstance(item, str):
+        return [_text(item)]
+    kind = str(item.get("type")) if isinstance(item, dict) else type(item).__name__
+    convert = _CONVERTERS.get(kind)
+    parts = convert(item) if convert is not None else [item] if kind in _CHAT else None
+    if parts is None:
+        if report is not None:
+            report.drop(f"content parts without a place in a chat message: {kind}")
+        return []
+    # A document can have parts of Anthropic's shape inside, which are converted in turn.
+    return [
+        part for inner in parts for part in (_parts(inner, report) if str(inner.get("type")) not in _CHAT else [inner])
+    ]
+
+
+def _text(text: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text if isinstance(text, str) else ""}
+
+
+def _responses_image(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    url, detail = item.get("image_url"), item.get("detail")
+    if not isinstance(url, str):
+        return None
+    return [{"type": "image_url", "image_url": {"url": url} if detail is None else {"url": url, "detail": detail}}]
+
+
+def _responses_file(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    fields = {name: item[name] for name in ("file_data", "file_id", "filename") if item.get(name) is not None}
+    return [{"type": "file", "file": fields}] if "file_data" in fields or "file_id" in fields else None
+
+
+def _anthropic_image(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    url = _url(item.get("source"))
+    return None if url is None else [{"type": "image_url", "image_url": {"url": url}}]
+
+
+def _anthropic_document(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    source, title = item.get("source"), item.get("title")
+    if not isinstance(source, dict):
+        return None
+    if source.get("type") == "text":
+        return [_text(source.get("data"))]
+    if source.get("type") == "content":
+        inner = source.get("content")
+        return [_text(inner)] if isinstance(inner, str) else [part for part in inner or () if isinstance(part, dict)]
+    data = _url(source) if source.get("type") == "base64" else None
+    if data is None:
+        return None
+    return [{"type": "file", "file": {"file_data": data} if title is None else {"file_data": data, "filename": title}}]
+
+
+def _url(source: Any) -> str | None:
+    if not isinstance(source, dict):
+        return None
+    if source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    url = source.get("url")
+    return url if isinstance(url, str) else None
+
+
+_CONVERTERS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]] | None]] = {
+    # Rebuilt, as a text may have a cache mark, citations or annotations beside it, which no model reads.
+    "text": lambda item: [_text(item.get("text"))],
+    "input_text": lambda item: [_text(item.get("text"))],
+    "output_text": lambda item: [_text(item.get("text"))],
+    "input_image": _responses_image,
+    "input_file": _responses_file,
+    "image": _anthropic_image,
+    "document": _anthropic_document,
+}

@@ -18,13 +18,11 @@ from msgspec import Struct
 
 from rollout_trace.data.model import Completion
 from rollout_trace.wire import align, places
-from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
+from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras, fields_from
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, later, loads
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids, number_of
-from rollout_trace.wire.other_fields import fields_from
-from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     error_of_choice,
@@ -39,6 +37,7 @@ from rollout_trace.wire.reading import (
     set_issue,
     withhold,
 )
+from rollout_trace.wire.request import Prompts, messages_of
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts

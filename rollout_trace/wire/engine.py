@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.wire.profiles import profile
+from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
     from rollout_trace.wire.profiles import EngineName, EngineProfile
@@ -88,3 +91,266 @@ def _count(option: str, value: Any, most: int | None) -> int | None:
 
 
 __all__ = ["Engine", "resolve"]
+
+
+EXTRA_OF: Final = {
+    "routed_experts": "routed_experts",
+    "prompt_logprobs": "prompt_logprobs",
+    "top_logprobs": "top_tokens",
+    "sampling_mask": "sampling_mask",
+}
+"""Options of ``rt.Engine``, and the fields of ``Step`` that they are about."""
+
+CHAT, COMPLETIONS, RESPONSES = "openai.chat", "openai.completions", "openai.responses"
+VLLM_GENERATE, SGLANG_GENERATE = "vllm.generate", "sglang.generate"
+_SHARED: Final = (CHAT, COMPLETIONS, RESPONSES, VLLM_GENERATE, SGLANG_GENERATE)
+
+_DROPPED: Final = "what is between client and server, such as a proxy, may drop fields that it does not know"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One option of ``rt.Engine``, in one form of call."""
+
+    option: str
+    asks: Mapping[str, Any] = field(default_factory=dict)
+    """Fields to add to the request, where its caller has not set them."""
+    obstacle: str | None = None
+    """Why answers of this form never have it, and what to do instead."""
+    absent: str = ""
+    """What to do where an answer lacks it although it was asked for."""
+
+    @property
+    def extra(self) -> str:
+        """The field of ``Step``."""
+        return EXTRA_OF[self.option]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    protocol: str
+    streamed: bool
+    has_tools: bool
+
+    def __str__(self) -> str:
+        return f"{'streams' if self.streamed else 'answers'} of {path_of(self.protocol)}"
+
+
+def path_of(protocol: str) -> str:
+    """The end of the path of a protocol's endpoint."""
+    return record_of(protocol).paths[0]
+
+
+# Asked for in every call, on the caller's thread; an agent's calls have a handful of forms.
+@lru_cache(maxsize=256)
+def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, has_tools: bool) -> tuple[Wish, ...]:
+    """The options that are set, for calls of one form. Nothing for a protocol that engines do not share.
+
+    Args:
+        engine: its name: of ``options``, or the one that was detected.
+        options: what is wanted.
+        protocol: of the call.
+        streamed: whether the answer is streamed.
+        has_tools: whether the request has tools.
+    """
+    if protocol not in _SHARED:
+        return ()
+    form = _Form(protocol, streamed, has_tools)
+    of_engine = _ENGINES.get(engine, _no_extras)
+    values = {option: getattr(options, option) for option in EXTRA_OF}
+    return tuple(
+        of_engine(option, value, form) for option, value in values.items() if value is not None and value is not False
+    )
+
+
+# vLLM. Experts and masks are switched on for the whole server: no request field asks for them. Versions of the weights
+# are asked for with the ids: see profiles.py.
+
+
+def _vllm(option: str, value: Any, form: _Form) -> Wish:
+    return _VLLM[option](option, value, form)
+
+
+def _vllm_experts(option: str, value: Any, form: _Form) -> Wish:
+    absent = "start vLLM with --enable-return-routed-experts"
+    if form.protocol == VLLM_GENERATE or (form.protocol != RESPONSES and not form.streamed):
+        return Wish(option, absent=absent)
+    unstreamed = "" if form.protocol == RESPONSES else "make the call without stream, or "
+    return Wish(option, obstacle=f"vLLM never has them in {form}: {unstreamed}use {path_of(VLLM_GENERATE)}")
+
+
+def _vllm_prompt(option: str, value: Any, form: _Form) -> Wish:
+    if form.streamed or form.protocol == RESPONSES:
+        instead = (
+            "use /chat/completions or /completions" if form.protocol == RESPONSES else "make the call without stream"
+        )
+        return Wish(option, obstacle=f"vLLM never has them in {form}: {instead}")
+    name = "sampling_params.prompt_logprobs" if form.protocol == VLLM_GENERATE else "prompt_logprobs"
+    return Wish(option, {name: value}, absent=_DROPPED)
+
+
+def _vllm_top(option: str, value: Any, form: _Form) -> Wish:
+    absent = _DROPPED
+    if form.protocol == VLLM_GENERATE:
+        return Wish(option, {"sampling_params.logprobs": value}, absent=absent)
+    as_ids = {"return_tokens_as_token_ids": True} if value else {}
+    if form.protocol == CHAT:
+        return Wish(option, {"top_logprobs": value, **as_ids} if value else {}, absent=absent)
+    if form.protocol == COMPLETIONS:
+        return Wish(option, {"logprobs": value, **as_ids}, absent=absent)
+    if form.streamed:
+        # The stream has begun when the number is found too large: its connection is closed, and nobody can ask again.
+        return Wish(option, obstacle=f"vLLM breaks off {form} that ask for too many, so none are: {_INSTEAD}")
+    return Wish(option, {"top_logprobs": value} if value else {}, obstacle=_by_text("vLLM", form))
+
+
+_INSTEAD: Final = "make the call without stream for their texts, or use /chat/completions for their ids"
+
+
+def _vllm_mask(option: str, value: Any, form: _Form) -> Wish:
+    if form.protocol != VLLM_GENERATE:
+        return Wish(option, obstacle=f"vLLM never has it in {form}: use {path_of(VLLM_GENERATE)}")
+    return Wish(option, absent="start vLLM with --return-sampling-mask --logprobs-mode processed_logprobs")
+
+
+_VLLM: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
+    "routed_experts": _vllm_experts,
+    "prompt_logprobs": _vllm_prompt,
+    "top_logprobs": _vllm_top,
+    "sampling_mask": _vllm_mask,
+}
+
+
+# SGLang
+
+
+def _sglang(option: str, value: Any, form: _Form) -> Wish:
+    if value == -1:
+        return Wish(option, obstacle="SGLang takes no -1 for the whole vocabulary: ask for a number of tokens")
+    if form.protocol == RESPONSES:
+        return Wish(option, obstacle=f"SGLang never has it in {form}: use {path_of(SGLANG_GENERATE)}")
+    return _SGLANG[option](option, value, form)
+
+
+def _sglang_experts(option: str, value: Any, form: _Form) -> Wish:
+    return Wish(option, {"return_routed_experts": True}, absent="start SGLang with --enable-return-routed-experts")
+
+
+def _sglang_prompt(option: str, value: Any, form: _Form) -> Wish:
+    if form.protocol != SGLANG_GENERATE:
+        return Wish(option, obstacle=f"SGLang never has them in {form}: use {path_of(SGLANG_GENERATE)}")
+    asks = {"return_logprob": True, "logprob_start_len": 0, **({"top_logprobs_num": value} if value else {})}
+    return Wish(option, asks, absent=_DROPPED)
+
+
+def _sglang_top(option: str, value: Any, form: _Form) -> Wish:
+    if form.protocol == SGLANG_GENERATE:
+        asks = {"return_logprob": True, **({"top_logprobs_num": value} if value else {})}
+        return Wish(option, asks, absent=_DROPPED)
+    if form.protocol == COMPLETIONS:
+        return Wish(option, {"logprobs": value}, obstacle=_by_text("SGLang", form))
+    if form.streamed:
+        return Wish(option, {"top_logprobs": value} if value else {}, obstacle=_by_text("SGLang", form))
+    # The alternatives of `logprobs.content` are texts; those of `meta_info` have ids.
+    asks = {"top_logprobs": value, "return_meta_info": True} if value else {}
+    return Wish(option, asks, absent="SGLang has their ids from 0.5.23 on")
+
+
+def _sglang_mask(option: str, value: Any, form: _Form) -> Wish:
+    absent = "SGLang has it from 0.5.23 on"
+    if form.protocol == SGLANG_GENERATE:
+        return Wish(option, {"return_sampling_mask": True}, absent=absent)
+    if form.protocol == CHAT and not form.streamed:
+        return Wish(option, {"return_sampling_mask": True, "return_meta_info": True}, absent=absent)
+    unstreamed = "make the call without stream, or " if form.protocol == CHAT else ""
+    return Wish(option, obstacle=f"SGLang never has it in {form}: {unstreamed}use {path_of(SGLANG_GENERATE)}")
+
+
+_SGLANG: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
+    "routed_experts": _sglang_experts,
+    "prompt_logprobs": _sglang_prompt,
+    "top_logprobs": _sglang_top,
+    "sampling_mask": _sglang_mask,
+}
+
+
+# Others
+
+
+def _llama_server(option: str, value: Any, form: _Form) -> Wish:
+    if option != "top_logprobs" or value == -1 or form.protocol not in (CHAT, COMPLETIONS):
+        return _no_extras(option, value, form, "llama-server")
+    if form.protocol == CHAT and form.streamed and form.has_tools:
+        return Wish(
+            option, obstacle="llama-server refuses logprobs in chat streams with tools: make the call unstreamed"
+        )
+    name = "top_logprobs" if form.protocol == CHAT else "logprobs"
+    return Wish(option, {name: value} if value else {}, absent=_DROPPED)
+
+
+def _dynamo(option: str, value: Any, form: _Form) -> Wish:
+    if option == "top_logprobs" and value >= 0 and form.protocol in (CHAT, COMPLETIONS):
+        name = "top_logprobs" if form.protocol == CHAT else "logprobs"
+        return Wish(option, {name: value} if value else {}, obstacle=_by_text("Dynamo", form))
+    instead = "set `nvext.extra_fields` in your calls, and what comes is in `Step.extra`"
+    return Wish(option, obstacle=f"Dynamo's form of it, which differs from worker to worker, is not read: {instead}")
+
+
+def _fireworks(option: str, value: Any, form: _Form) -> Wish:
+    if option != "top_logprobs" or form.protocol not in (CHAT, COMPLETIONS):
+        return _no_extras(option, value, form, "Fireworks")
+    if not 0 <= value <= 5:
+        return Wish(option, obstacle="Fireworks takes 0 to 5: ask for fewer")
+    if form.protocol == COMPLETIONS:
+        return Wish(option, {"logprobs": value} if value else {}, obstacle=_by_text("Fireworks", form))
+    return Wish(option, {"top_logprobs": value} if value else {}, absent=_DROPPED)
+
+
+def _together(option: str, value: Any, form: _Form) -> Wish:
+    if option != "top_logprobs" or value == -1 or form.protocol not in (CHAT, COMPLETIONS):
+        return _no_extras(option, value, form, "Together")
+    return Wish(option, {"logprobs": value} if value else {}, obstacle=_by_text("Together", form))
+
+
+def _no_extras(option: str, value: Any, form: _Form, engine: str = "this provider") -> Wish:
+    return Wish(option, obstacle=f"{engine} is not known to send this in {form}: vLLM and SGLang do in some")
+
+
+def _by_text(engine: str, form: _Form) -> str:
+    return (
+        f"{engine} names alternatives in {form} by their text alone, which may be that of several ids: they are in "
+        "top_logprobs"
+    )
+
+
+_ENGINES: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "llama-server": _llama_server,
+    "dynamo": _dynamo,
+    "fireworks": _fireworks,
+    "together": _together,
+}
+
+NO_TOP_K: Final = (
+    "vLLM with --return-sampling-mask answers requests without top_k > 0, or with temperature 0, with HTTP 500 and an "
+    "empty message: set top_k (all tokens: the size of the vocabulary) and a temperature above 0"
+)
+
+
+def lacks_top_k(body: Mapping[str, Any]) -> bool:
+    """Whether vLLM cannot make a mask for a request with this body, unless its model's own defaults set ``top_k``."""
+    inner = body.get("sampling_params")
+    settings = {**body, **inner} if isinstance(inner, Mapping) else body
+    top_k, temperature = settings.get("top_k"), settings.get("temperature")
+    return not (isinstance(top_k, int) and top_k > 0) or temperature == 0
+
+
+def value_at(body: Mapping[str, Any], name: str) -> Any:
+    """The value of a field whose name may lead into an object; None where there is none."""
+    outer, _, inner = name.partition(".")
+    value = body.get(outer)
+    return value if not inner else value.get(inner) if isinstance(value, Mapping) else None
+
+
+__all__ = ["EXTRA_OF", "NO_TOP_K", "Wish", "lacks_top_k", "path_of", "value_at", "wishes_for"]

@@ -15,14 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollout_trace.wire import align
-from rollout_trace.wire.answer_extras import AnswerExtras, OtherNames
+from rollout_trace.wire.answer_extras import AnswerExtras, OtherNames, fields_from
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.generated import Choice, MetaInfo, Sample, SampleReader, total_usage
 from rollout_trace.wire.lenient import LenientDecoder, text_of
-from rollout_trace.wire.other_fields import fields_from
-from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
 from rollout_trace.wire.reading import error_without_choices, events_of, mark_malformed, read_bodies, reader_for
+from rollout_trace.wire.request import Prompts, ids_of, messages_of
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.usage import add_usage
 

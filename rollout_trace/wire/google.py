@@ -25,14 +25,14 @@ from msgspec import json as msgjson
 
 from rollout_trace.data.model import Completion, ErrorInfo
 from rollout_trace.wire import align
+from rollout_trace.wire.align import FoundExtras, settle
+from rollout_trace.wire.answer_extras import extra_of
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.extras import top_tokens_of
-from rollout_trace.wire.extras_alignment import FoundExtras, settle
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.google_parts import Parts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
 from rollout_trace.wire.logprobs import json_of, number_of
-from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.reading import mark_malformed, reader_for, set_issue, unreadable, withhold
 from rollout_trace.wire.sse import Event, events
 from rollout_trace.wire.token_texts import texts_of_entries

@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
 from rollout_trace.data.model import Completion, ToolCall
+from rollout_trace.wire.chat_messages import NO_OBJECT, content_of, drop_if, kind_of_part, message_of
 from rollout_trace.wire.lenient import text_of
+
+if TYPE_CHECKING:
+    from rollout_trace.report import ExportReport
 
 _TEXT_FIELDS = frozenset({"text", "thought", "thoughtSignature"})
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]")
@@ -227,3 +231,121 @@ def completion_of(values: list[Any]) -> Completion:
     for value in values:
         parts.add([value], [])
     return parts.completion()
+
+
+_SPELLINGS = {"functionResponse": "function_response", "functionCall": "function_call", "inlineData": "inline_data"}
+
+
+def parts_of(content: Mapping[str, Any]) -> list[Any]:
+    """The parts of a content; none where they are no list."""
+    parts = content.get("parts")
+    return [
+        _spelled(part) for part in (parts if isinstance(parts, list) else [parts] if isinstance(parts, dict) else [])
+    ]
+
+
+def _spelled(part: Any) -> Any:
+    """A part with the usual spelling of its fields; servers accept both."""
+    if not isinstance(part, dict):
+        return part
+    other = {other: usual for usual, other in _SPELLINGS.items() if other in part}
+    return {other.get(name, name): value for name, value in part.items()} if other else part
+
+
+def _is_result(part: Any) -> bool:
+    """Whether a part is the result of a function."""
+    return isinstance(part, dict) and isinstance(part.get("functionResponse"), dict)
+
+
+def _tool_message(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a function as a message of the role ``tool``.
+
+    Its content is the text of ``response``'s field ``output`` or ``result``, where it has that alone; else the JSON of
+    all.
+    """
+    result = part["functionResponse"]
+    response = result.get("response")
+    value = next(iter(response.values())) if isinstance(response, dict) and len(response) == 1 else None
+    is_text = isinstance(value, str) and next(iter(response)) in ("output", "result")
+    content = value if is_text else json.dumps(response, ensure_ascii=False)
+    return {"role": "tool", "tool_call_id": result.get("id"), "name": result.get("name"), "content": content}
+
+
+def _part_of(part: Any) -> Any:
+    """One part of a request as a content part of a chat; one without a place has its kind as ``type``."""
+    if not isinstance(part, dict):
+        return part
+    if isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    data = part.get("inlineData")
+    if isinstance(data, dict):
+        return _media(str(data.get("mimeType", data.get("mime_type"))), str(data.get("data")))
+    file = part.get("fileData", part.get("file_data"))
+    if isinstance(file, dict):
+        address, kind = file.get("fileUri", file.get("file_uri")), str(file.get("mimeType", file.get("mime_type")))
+        if kind.startswith("image/") and isinstance(address, str):
+            return {"type": "image_url", "image_url": {"url": address}}
+    return {"type": kind_of_part(part)}
+
+
+def _media(mime: str, data: str) -> dict[str, Any]:
+    address = f"data:{mime};base64,{data}"
+    if mime.startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": address}}
+    if mime in ("audio/wav", "audio/mp3", "audio/mpeg"):
+        return {"type": "input_audio", "input_audio": {"data": data, "format": "wav" if mime == "audio/wav" else "mp3"}}
+    return {"type": "file", "file": {"file_data": address}}
+
+
+def declared_in(tool: Any) -> list[Any]:
+    """The functions of one of Google's tools in chat's shape; a tool that Google runs itself as ``{"type": NAME}``."""
+    if not isinstance(tool, dict):
+        return [tool]
+    functions = tool.get("functionDeclarations", tool.get("function_declarations"))
+    found: list[Any] = []
+    for one in functions if isinstance(functions, list) else ():
+        found.append({"type": "function", "function": _function(one)} if isinstance(one, dict) else one)
+    names = [name for name in tool if name not in ("functionDeclarations", "function_declarations")]
+    return [*found, *({"type": name} for name in names)]
+
+
+def _function(declared: Mapping[str, Any]) -> dict[str, Any]:
+    function = {name: declared[name] for name in ("name", "description") if declared.get(name) is not None}
+    schema = declared.get("parametersJsonSchema", declared.get("parameters"))
+    return function if schema is None else {**function, "parameters": _schema(schema)}
+
+
+def _schema(value: Any, *, is_schema: bool = True) -> Any:
+    """A schema with JSON Schema's names of types (``object``), where Google's are in capitals (``OBJECT``)."""
+    if isinstance(value, list):
+        return [_schema(item, is_schema=is_schema) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {}
+    for name, item in value.items():
+        if is_schema and name == "type" and isinstance(item, str):
+            found[name] = item.lower()
+        elif is_schema and name in ("enum", "default", "example", "required"):
+            found[name] = item
+        else:
+            # Names of properties are the user's own: one may be called `type`.
+            found[name] = _schema(item, is_schema=not (is_schema and name in ("properties", "$defs", "defs")))
+    return found
+
+
+def to_chat(sent: tuple[Any, ...], report: ExportReport | None) -> Iterator[dict[str, Any]]:
+    """One of Google's contents as chat messages: several where it has results of functions."""
+    (message,) = sent
+    if not isinstance(message, dict):
+        drop_if(report, True, NO_OBJECT)
+        return
+    role, parts = message.get("role") or "user", parts_of(message)
+    if role == "model":
+        yield message_of(completion_of(parts), report)
+        return
+    # Chat has a message per result; texts before and between them keep their places.
+    for are_results, values in itertools.groupby(parts, _is_result):
+        if are_results:
+            yield from map(_tool_message, values)
+        else:
+            yield {"role": role, "content": content_of([_part_of(value) for value in values], report)}

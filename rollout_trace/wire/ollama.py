@@ -12,7 +12,9 @@ go to ``extra`` as they came.
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct
 
@@ -20,16 +22,20 @@ from rollout_trace.data.counts import is_count
 from rollout_trace.data.lists import PackedTexts
 from rollout_trace.data.model import TokenIssue
 from rollout_trace.wire import align
+from rollout_trace.wire.answer_extras import NO_EXTRA, extra_of, fields_without
+from rollout_trace.wire.chat_messages import NO_OBJECT, drop_if
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL, LenientDecoder, loads, text_of
 from rollout_trace.wire.logprobs import top_logprobs_of
 from rollout_trace.wire.message import completion_of
-from rollout_trace.wire.other_fields import NO_EXTRA, extra_of, fields_without
 from rollout_trace.wire.reading import mark_malformed, read_bodies
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
 from rollout_trace.wire.usage import merged, usage_of
+
+if TYPE_CHECKING:
+    from rollout_trace.report import ExportReport
 
 
 class _Function(Struct):
@@ -230,3 +236,59 @@ def _plain(entries: list[_Entry]) -> list[Any]:
         values = {name: loads(bytes(raw)) for name, raw in raws.items() if raw != NULL}
         found.append({"logprob": entry.logprob, **values})
     return found
+
+
+_IMAGES = {"iVBOR": "image/png", "/9j/": "image/jpeg", "R0lG": "image/gif", "UklGR": "image/webp"}
+"""Media types of images by how their base64 begins. Ollama's messages do not name them."""
+
+
+def _content(message: dict[str, Any], report: ExportReport | None) -> Any:
+    images = message.get("images")
+    if not isinstance(images, list) or not images:
+        return message.get("content")
+    parts: list[Any] = [{"type": "text", "text": message["content"]}] if message.get("content") else []
+    for image in images:
+        text = image if isinstance(image, str) else ""
+        kind = next((media for beginning, media in _IMAGES.items() if text.startswith(beginning)), None)
+        if kind is not None:
+            parts.append({"type": "image_url", "image_url": {"url": f"data:{kind};base64,{text}"}})
+        else:
+            drop_if(report, True, "images of a format that is not known")
+    return parts
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {}, ensure_ascii=False, separators=(",", ":"))
+    return {
+        "id": call.get("id"),
+        "type": "function",
+        "function": {"name": function.get("name"), "arguments": arguments},
+    }
+
+
+def to_chat(sent: tuple[Any, ...], report: ExportReport | None) -> Iterator[dict[str, Any]]:
+    """One message, or one prompt, as a chat message.
+
+    Thinking becomes ``reasoning_content``, images become parts of the content, arguments of tool calls a JSON text.
+    """
+    (message,) = sent
+    if isinstance(message, str):
+        yield {"role": "user", "content": message}
+        return
+    if not isinstance(message, dict):
+        drop_if(report, True, NO_OBJECT)
+        return
+    found = {"role": message.get("role"), "content": _content(message, report)}
+    if message.get("thinking"):
+        found["reasoning_content"] = message["thinking"]
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        found["tool_calls"] = [_call(call) for call in calls if isinstance(call, dict)]
+    if message.get("role") == "tool":
+        named = {"tool_call_id": message.get("tool_call_id"), "name": message.get("tool_name")}
+        found.update((name, value) for name, value in named.items() if value)
+    yield found

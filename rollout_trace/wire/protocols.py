@@ -1,11 +1,12 @@
 """One record per protocol, of everything in which protocols differ.
 
-A protocol is its record here, its decoder (a module of this folder) and, where its messages have a shape of their own,
-how that shape becomes chat (``chat_messages.py``).
+A protocol is its record here and a module of this folder, which decodes its answers and, where its messages have a
+shape of their own, makes chat messages of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -20,6 +21,15 @@ MessageShape: TypeAlias = Literal["chat", "texts", "items", "blocks", "contents"
 """Shape of a request's messages: chat messages (``chat``), prompts as texts or ids (``texts``), items of Responses
 (``items``), messages whose content is Anthropic's blocks (``blocks``), Google's contents of parts (``contents``),
 Ollama's messages and prompts (``ollama``), chat messages or prompts of samplers in the process (``sampled``)."""
+
+SHAPES_IN: Final[Mapping[MessageShape, str]] = {
+    "items": "response_items",
+    "blocks": "blocks",
+    "contents": "google_parts",
+    "ollama": "ollama",
+}
+"""The module of this folder whose ``to_chat`` makes chat messages of a shape. Where several messages are one, it has
+``groups``; where one tool declares several, ``declared_in``."""
 
 
 @dataclass(frozen=True, slots=True)

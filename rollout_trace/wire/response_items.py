@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Completion, ToolCall
-from rollout_trace.wire.lenient import text_of
+from rollout_trace.wire.chat_messages import NO_OBJECT, OUTPUT_ITEMS, content_of, drop_if, message_of
+
+if TYPE_CHECKING:
+    from rollout_trace.report import ExportReport
 
 _CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
+_TOOL_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _MESSAGE_FIELDS = frozenset({"id", "type", "role", "status", "content"})
 _TEXT_FIELDS = frozenset({"type", "text", "logprobs"})
 _REFUSAL_FIELDS = frozenset({"type", "refusal"})
@@ -147,47 +152,37 @@ def _text(part: dict[str, Any], name: str) -> str:
     return part[name] if isinstance(part.get(name), str) else ""
 
 
-GAPS_UNPLACED = (
-    "{} of {} logprobs did not come with this stream, and nothing says of which tokens: of half characters, the stop "
-    "token, others without text. Unstreamed, all come."
-)
-GAPS_PLACED = "{} of {} logprobs did not come with this stream: those of half characters and of the stop token are NaN."
+def groups(sent: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """The items of a request in groups that are one chat message each: consecutive output items are one answer."""
+    for is_output, group in groupby(sent, _is_output):
+        items = tuple(group)
+        yield from [items] if is_output else zip(items)
 
 
-class Piece(NamedTuple):
-    """One event that adds text."""
-
-    text: str
-    entries: Sequence[Any]
-    """The logprob entries that came with it."""
-
-
-def missing_positions(pieces: Sequence[Piece], missing: int, *, stopped: bool) -> list[int] | None:
-    """The positions of the completion ids whose logprobs are missing, ascending; None where they are not certain.
-
-    ``stopped``: a stop token ended the completion, which adds no text.
-    """
-    places: list[int] = []
-    position = 0
-    for piece in pieces:
-        # A token of another type is no text: what it stands for differs then.
-        own = "".join(text_of(entry.get("token")) or "" for entry in piece.entries if isinstance(entry, dict))
-        if piece.text != own:
-            before = piece.text.removesuffix(own)
-            # Of several tokens in one event, any may lack its entry; and only characters beyond ASCII have halves.
-            if len(piece.entries) != 1 or before == piece.text or before.isascii():
-                return None
-            places.append(position)
-            position += 1
-        position += len(piece.entries)
-    if stopped:
-        places.append(position)
-    return places if len(places) == missing else None
+def to_chat(sent: tuple[Any, ...], report: ExportReport | None) -> Iterator[dict[str, Any]]:
+    """The output items of one answer, or one other item of a Responses request, as chat messages."""
+    item = sent[0]
+    if _is_output(item):
+        yield message_of(completion_of(list(sent)), report)
+    elif isinstance(item, str):
+        yield {"role": "user", "content": item}
+    elif not isinstance(item, dict):
+        drop_if(report, True, NO_OBJECT)
+    elif str(item.get("type")) in _TOOL_OUTPUTS:
+        output = content_of(item.get("output"), report)
+        yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": "" if output is None else output}
+    elif item.get("role") is not None:
+        yield {"role": item["role"], "content": content_of(item.get("content"), report)}
+    else:
+        drop_if(report, True, f"items without a place in a chat message: {item.get('type')}")
 
 
-def filled(values: Sequence[Any], places: Sequence[int], filler: Any) -> list[Any]:
-    """A copy of the values with ``filler`` inserted; ``places`` are ascending positions in the result."""
-    result = list(values)
-    for place in places:
-        result.insert(place, filler)
-    return result
+def _is_output(item: Any) -> bool:
+    """True for an item of an earlier answer. An assistant message written by the caller lacks parts of these types."""
+    if not isinstance(item, dict):
+        return False
+    kind, content = item.get("type"), item.get("content")
+    if kind == "message":
+        parts = content if isinstance(content, list) and item.get("role") == "assistant" else []
+        return any(isinstance(part, dict) and part.get("type") in ("output_text", "refusal") for part in parts)
+    return isinstance(kind, str) and (kind in OUTPUT_ITEMS or kind.endswith("_call"))

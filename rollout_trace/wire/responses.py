@@ -21,11 +21,11 @@ from msgspec import Struct
 
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire import align
+from rollout_trace.wire.answer_extras import extra_of, fields_without
 from rollout_trace.wire.errors import error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
 from rollout_trace.wire.logprobs import json_of, number_of
-from rollout_trace.wire.other_fields import extra_of, fields_without
 from rollout_trace.wire.reading import (
     error_without_choices,
     events_of,
@@ -34,16 +34,15 @@ from rollout_trace.wire.reading import (
     set_issue,
     withhold,
 )
-from rollout_trace.wire.response_items import (
+from rollout_trace.wire.response_items import completion_of, content_parts, num_sampled
+from rollout_trace.wire.response_stream import (
     GAPS_PLACED,
     GAPS_UNPLACED,
-    completion_of,
-    content_parts,
+    ItemEvent,
+    Items,
     filled,
     missing_positions,
-    num_sampled,
 )
-from rollout_trace.wire.response_stream import ItemEvent, Items
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of_entries
 from rollout_trace.wire.usage import add_usage

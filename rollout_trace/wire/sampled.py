@@ -34,6 +34,8 @@ from msgspec import Raw, Struct, json
 from rollout_trace.data.extras import PolicySpan, TopTokens
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire import align
+from rollout_trace.wire.align import FoundExtras, missing_ids, settle
+from rollout_trace.wire.answer_extras import extra_of
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.extras import (
     TopRows,
@@ -44,13 +46,11 @@ from rollout_trace.wire.extras import (
     returns_issue,
     spans_of,
 )
-from rollout_trace.wire.extras_alignment import FoundExtras, missing_ids, settle
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL, LenientDecoder, later, text_of
 from rollout_trace.wire.logprobs import extended
-from rollout_trace.wire.other_fields import extra_of
-from rollout_trace.wire.prompts import ids_of, messages_of
 from rollout_trace.wire.reading import mark_malformed, read_bodies, reader_for, set_issue, withhold
+from rollout_trace.wire.request import ids_of, messages_of
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
 from rollout_trace.wire.vllm_extras import ChoiceExtras, requested_number

@@ -16,10 +16,10 @@ from rollout_trace.data.redact import changed_fields as without_keys
 from rollout_trace.data.rows import RowStore
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.wire import request as wire_request
-from rollout_trace.wire.aws_events import is_framed
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.protocols import decoder_of, record_of
+from rollout_trace.wire.sse import is_framed
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 
 from rollout_trace.data.extras import ExtraIssue, TopTokens
 from rollout_trace.data.tokens import same_array
+from rollout_trace.wire.align import FoundExtras, missing_ids, settle
 from rollout_trace.wire.extras import (
     experts_of,
     has_ids,
@@ -26,7 +27,6 @@ from rollout_trace.wire.extras import (
     spans_of,
     top_tokens_of,
 )
-from rollout_trace.wire.extras_alignment import FoundExtras, missing_ids, settle
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import NULL
 

@@ -10,7 +10,7 @@ import zlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.wire.aws_events import events, is_framed
+from rollout_trace.wire.sse import events, is_framed
 from tests.amount import examples
 from tests.wire.anthropic.raw import THINKING_AND_TOOL, read
 
