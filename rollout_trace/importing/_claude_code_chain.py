@@ -13,7 +13,7 @@ from rollout_trace.importing._claude_code_responses import Point, Response, resp
 from rollout_trace.importing._claude_code_values import duration, is_texts, parents_first, queued, text_of
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
-from rollout_trace.wire.usage import usage_of
+from rollout_trace.wire.reading import usage_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing._claude_code_values import Line

@@ -44,13 +44,13 @@ def decode(
     Raises:
         ValueError: the protocol is not known.
     """
-    from rollout_trace.wire.steps import Stores, steps_of
+    from rollout_trace.wire.steps import Stores, exchange_of
 
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol {protocol!r} is not known; known: {', '.join(PROTOCOLS)}.")
     digest = sha1(request or b"", usedforsecurity=False)
     digest.update(response)
-    return steps_of(
+    steps, _ = exchange_of(
         digest.hexdigest()[:24],
         protocol,
         request,
@@ -60,6 +60,7 @@ def decode(
         stores=Stores(),
         path_model=model,
     )
+    return steps
 
 
 __all__ = ["PROTOCOLS", "decode"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
 from rollout_trace.data.model import Usage
@@ -157,23 +157,17 @@ def settle(choice: ChoiceFacts, found: FoundExtras) -> None:
         value = getattr(found, name)
         if value is None:
             continue
-        if not isinstance(value, ExtraIssue):
-            value = _checked(name, value, check)
-        if isinstance(value, ExtraIssue):
-            choice.extra_issues = (*choice.extra_issues, value)
-        else:
-            setattr(choice, name, value)
+        try:
+            if not isinstance(value, ExtraIssue):
+                check(value)
+                setattr(choice, name, value)
+                continue
+        except UnusableError as error:
+            value = ExtraIssue(field=name, code=error.code, message=str(error))
+        choice.extra_issues = (*choice.extra_issues, value)
     spans = found.policy_spans
     if isinstance(spans, tuple) and spans and (choice.policy_spans or choice.policy_version is None):
         choice.policy_version = ",".join(dict.fromkeys(str(span.version) for span in spans))
-
-
-def _checked(name: str, value: Any, check: Any) -> Any:
-    try:
-        check(value)
-    except UnusableError as error:
-        return ExtraIssue(field=name, code=error.code, message=str(error))
-    return value
 
 
 def missing_ids(name: str, of: str) -> ExtraIssue:
@@ -185,28 +179,21 @@ def _no_ids(of: str) -> str:
     return f"the token ids of the {of} are missing, or were withheld: without them it has no positions."
 
 
-def _prompt_ids(choice: ChoiceFacts) -> IntArray:
-    if choice.prompt_token_ids is None:
-        raise UnusableError(_no_ids("prompt"), "ids_missing")
-    ids: IntArray = choice.prompt_token_ids
-    return ids
-
-
-def _completion_ids(choice: ChoiceFacts) -> IntArray:
-    if choice.completion_token_ids is None:
-        raise UnusableError(_no_ids("completion"), "ids_missing")
-    ids: IntArray = choice.completion_token_ids
+def _ids_of(choice: ChoiceFacts, of: Literal["prompt", "completion"]) -> IntArray:
+    ids: IntArray | None = choice.prompt_token_ids if of == "prompt" else choice.completion_token_ids
+    if ids is None:
+        raise UnusableError(_no_ids(of), "ids_missing")
     return ids
 
 
 def _check_prompt(choice: ChoiceFacts, what: str, count: int) -> None:
-    size = len(_prompt_ids(choice))
+    size = len(_ids_of(choice, "prompt"))
     if count != size:
         raise UnusableError(f"{count} {what} for {size} prompt tokens.", "not_aligned")
 
 
 def _check_top(choice: ChoiceFacts, top: TopTokens, *, has_sampled: bool) -> None:
-    ids = _completion_ids(choice)
+    ids = _ids_of(choice, "completion")
     if len(top) != len(ids):
         raise UnusableError(f"{len(top)} rows of alternatives for {len(ids)} sampled tokens.", "not_aligned")
     if has_sampled:
@@ -216,7 +203,7 @@ def _check_top(choice: ChoiceFacts, top: TopTokens, *, has_sampled: bool) -> Non
 def _check_mask(choice: ChoiceFacts, mask: SamplingMask) -> None:
     import numpy as np
 
-    ids = _completion_ids(choice)
+    ids = _ids_of(choice, "completion")
     if len(mask) != len(ids):
         raise UnusableError(f"{len(mask)} rows of the mask for {len(ids)} sampled tokens.", "not_aligned")
     named = np.zeros(len(ids), np.bool_)
@@ -232,7 +219,7 @@ def _check_sampled(named: Any, ids: IntArray, what: str) -> None:
 
 
 def _check_experts(choice: ChoiceFacts, experts: ExpertArray, start: int) -> None:
-    prompt, completion = len(_prompt_ids(choice)), len(_completion_ids(choice))
+    prompt, completion = len(_ids_of(choice, "prompt")), len(_ids_of(choice, "completion"))
     expected = prompt + completion - 1 - start
     if len(experts) != expected:
         tokens = f"{prompt} prompt and {completion} sampled tokens" + (f" without the first {start}" if start else "")
@@ -240,7 +227,7 @@ def _check_experts(choice: ChoiceFacts, experts: ExpertArray, start: int) -> Non
 
 
 def _check_spans(choice: ChoiceFacts, spans: tuple[PolicySpan, ...]) -> None:
-    size, at = len(_completion_ids(choice)), 0
+    size, at = len(_ids_of(choice, "completion")), 0
     for span in spans:
         if span.begin != at or span.end < span.begin:
             raise UnusableError(f"the span {span.begin} to {span.end} comes after position {at}.", "not_aligned")

@@ -6,7 +6,7 @@ protocol implies; ``index`` of a choice; ``obfuscation``, padding against guesse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from msgspec import Raw, Struct, json
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads
 from rollout_trace.wire.places import COMPLETION_IDS, PROMPT_IDS
-from rollout_trace.wire.usage import add_usage, merged, take_usage
+from rollout_trace.wire.reading import add_usage, merged, take_usage
 from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras
 
 NO_EXTRA: Final = frozenset({"object", "index", "obfuscation"})
@@ -23,28 +23,6 @@ _FIELDS = json.Decoder(dict[str, Raw])
 _CHOICES = json.Decoder(list[dict[str, Raw]])
 _LISTS = ("choices", "answers")
 """Names of the list of choices; ``answers`` is that of generate.py."""
-
-
-class OtherFields:
-    """Values by name, of a choice or of the answer around the choices. In a stream the last value that is no null."""
-
-    __slots__ = ("_names", "values")
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        """``names``: the fields of a struct that have no place of their own."""
-        self._names = names
-        self.values: dict[str, Any] = {}
-
-    def add(self, part: Struct) -> None:
-        """Reads the declared fields of the next part."""
-        for name in self._names:
-            value = getattr(part, name)
-            if value is not None:
-                self.values[name] = value
-
-    def update(self, values: Mapping[str, Any]) -> None:
-        """Sets fields that were read elsewhere."""
-        self.values.update(values)
 
 
 def fields_from(kind: type[Struct], first: str) -> tuple[str, ...]:
@@ -105,17 +83,8 @@ def _kept(fields: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    if not isinstance(value, Raw):
-        return value
     try:
-        return json.decode(value)
-    except DECODE_ERRORS:
-        return _tolerant(bytes(value))
-
-
-def _tolerant(data: bytes) -> Any:
-    try:
-        return loads(data)
+        return loads(bytes(value)) if isinstance(value, Raw) else value
     except ValueError:
         return None
 
@@ -128,34 +97,28 @@ def extra_of(*parts: Mapping[str, Any]) -> dict[str, Any] | None:
     return found or None
 
 
-_Paths = dict[str, Any]
-"""By name: the places inside a field, or an empty dict for one that is a place itself."""
+def _token_paths() -> dict[str, Any]:
+    """Where places.py finds ids and logprobs, up to the first list on the way.
 
-
-def _token_paths() -> _Paths:
-    """Where places.py finds ids and logprobs, up to the first list on the way."""
+    By name: the places inside a field, or an empty dict for one that is a place itself.
+    """
     rows = (*COMPLETION_IDS, *PROMPT_IDS)
     # `completion_logprobs` are read from answers of Anthropic's shape alone, but stand there in all.
     paths = [row.ids for row in rows] + [row.logprobs for row in rows if row.logprobs]
-    found: _Paths = {}
+    found: dict[str, Any] = {}
     for path in [*paths, ("raw_output", "completion_logprobs")]:
         inside = found
-        for name in _until_list(path):
+        for name in path:
+            if not isinstance(name, str):
+                break
             inside = inside.setdefault(name, {})
     return found
-
-
-def _until_list(path: Iterable[str | int]) -> Iterable[str]:
-    for step in path:
-        if not isinstance(step, str):
-            return
-        yield step
 
 
 _TOKEN_PATHS: Final = _token_paths()
 
 
-def _without_tokens(name: str, value: Any, paths: _Paths = _TOKEN_PATHS) -> Any:
+def _without_tokens(name: str, value: Any, paths: Mapping[str, Any] = _TOKEN_PATHS) -> Any:
     """A field without the ids and logprobs that become arrays of the step; None where nothing else is in it."""
     inside = paths.get(name)
     if inside is None:
@@ -195,27 +158,35 @@ class OtherNames:
         self.fields_of = attrgetter(*extras, *names)
         self.nothing = self.fields_of(kind())
 
+    def add_to(self, values: dict[str, Any], part: Struct) -> None:
+        """Sets the fields of the next part that are no null."""
+        for name in self.names:
+            value = getattr(part, name)
+            if value is not None:
+                values[name] = value
+
 
 class PartExtras:
     """Of one choice, from its only body or from all its chunks."""
 
-    __slots__ = ("_fields_of", "_names", "_nothing", "_others", "counts", "found")
+    __slots__ = ("_kind", "counts", "found", "values")
 
     def __init__(self, kind: OtherNames) -> None:
         """``kind``: of the type of the choices, whose base is ``ChoiceExtras``."""
-        self._fields_of, self._nothing, self._names = kind.fields_of, kind.nothing, kind.names
+        self._kind = kind
         self.counts: Mapping[str, Any] = _EMPTY
         """Of the answer, where they stand on the choice."""
-        # Made when they are needed: nearly no choice has any extras.
+        self.values: dict[str, Any] = {}
+        """The fields that have no place of their own, by name. In a stream the last value that is no null."""
+        # Made when it is needed: nearly no choice has any extras.
         self.found: RawExtras | None = None
-        self._others: OtherFields | None = None
 
     def add(self, choice: ChoiceExtras) -> None:
         """Reads the next chunk, or the only body."""
         # Tested as a whole, the fields cost next to nothing.
-        if self._fields_of(choice) != self._nothing:
+        if self._kind.fields_of(choice) != self._kind.nothing:
             self.raw.add(choice)
-            self.others.add(choice)
+            self._kind.add_to(self.values, choice)
 
     @property
     def raw(self) -> RawExtras:
@@ -224,28 +195,16 @@ class PartExtras:
             self.found = RawExtras()
         return self.found
 
-    @property
-    def others(self) -> OtherFields:
-        """The fields that have no place of their own."""
-        if self._others is None:
-            self._others = OtherFields(self._names)
-        return self._others
-
     def update(self, fields: dict[str, Any]) -> None:
         """Reads the undeclared fields of the next chunk."""
         self.counts = merged(self.counts, take_usage(fields, of_choice=True))
-        self.others.update(fields)
-
-    @property
-    def other_values(self) -> Mapping[str, Any]:
-        """The values of ``others``."""
-        return _EMPTY if self._others is None else self._others.values
+        self.values.update(fields)
 
 
 class AnswerExtras:
     """Of an answer, beside its choices."""
 
-    __slots__ = ("_counts", "_fields_of", "_others", "_prompt_logprobs", "_rest", "_scores", "_strict")
+    __slots__ = ("_counts", "_kind", "_prompt_logprobs", "_rest", "_scores", "_strict", "_values")
 
     def __init__(self, kind: OtherNames, strict: type[Struct]) -> None:
         """
@@ -253,9 +212,9 @@ class AnswerExtras:
             kind: of the type of the bodies; its one extra is ``prompt_logprobs``.
             strict: the type of bodies that have no other fields than declared.
         """
-        self._fields_of, self._strict = kind.fields_of, strict
+        self._kind, self._strict = kind, strict
         self._rest = kind.nothing
-        self._others = OtherFields(kind.names)
+        self._values: dict[str, Any] = {}
         self._counts: dict[str, Any] = {}
         self._prompt_logprobs = NULL
         self._scores = PromptScores()
@@ -266,17 +225,17 @@ class AnswerExtras:
         Args:
             choice: the type of its choices.
         """
-        rest = self._fields_of(body)
+        rest = self._kind.fields_of(body)
         # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
         if rest != self._rest:
             self._rest = rest
-            self._others.add(body)
+            self._kind.add_to(self._values, body)
             self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
         if type(body) is self._strict:
             return None
         values, found = undeclared(data, type(body), choice)
         self._counts = merged(self._counts, take_usage(values))
-        self._others.update(values)
+        self._values.update(values)
         return found if len(found) == size else None
 
     def add_usage(self, facts: ResponseFacts, parts: list[PartExtras]) -> None:
@@ -289,7 +248,7 @@ class AnswerExtras:
             add_usage(facts, counts)
         for part in parts:
             if part.counts and len(parts) > 1:
-                part.others.update({"usage": part.counts})
+                part.values["usage"] = part.counts
 
     def settle(
         self,
@@ -311,4 +270,4 @@ class AnswerExtras:
             part.raw.prompt_logprobs = self._prompt_logprobs
         if part.found is not None:
             part.found.settle(choice, sampling, self._scores)
-        choice.extra = extra_of(self._others.values, part.other_values, *more)
+        choice.extra = extra_of(self._values, part.values, *more)

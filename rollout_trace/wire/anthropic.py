@@ -18,9 +18,8 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, text_of
 from rollout_trace.wire.logprobs import number_of
 from rollout_trace.wire.places import COMPLETION_IDS, MESSAGES, PROMPT_IDS, Path, look_up
-from rollout_trace.wire.reading import mark_malformed, unreadable
+from rollout_trace.wire.reading import error_without_choices, mark_malformed, merged, unreadable, usage_of
 from rollout_trace.wire.sse import Event, events, framed_events, is_framed
-from rollout_trace.wire.usage import merged, usage_of
 
 
 class _Event(Struct):
@@ -64,9 +63,6 @@ _MAPPED_FIELDS = frozenset(
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    if status >= 400:
-        facts.error = error_of(response, status)
-        return facts
     message = _Message()
     # Requests to Bedrock have no `stream` in their body: only the bytes of the answer show that it is a stream.
     framed = is_framed(response)
@@ -74,7 +70,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
         parts = list(framed_events(response) if framed else events(response))
         done = _read_events(parts, facts, message)
         if not message.begun and facts.error is None:
-            facts.error = _error_without_message(parts, response, status)
+            facts.error = error_without_choices(parts, response, status, _is_known)
     else:
         done = _read_body(response, facts, message, status)
     if message.begun:
@@ -109,7 +105,8 @@ def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) ->
         try:
             event, problem = _EVENT.decode(part.data)
         except ValueError as error:
-            if _is_ignorable(part):
+            kind = part.type.decode("utf-8", "replace")
+            if part.complete and kind not in ("", "error", "message_stop") and kind not in _NEEDED:
                 continue
             # A cut event is where the stream broke off, not an error of the server's.
             if part.complete and not done:
@@ -126,24 +123,8 @@ def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) ->
     return done
 
 
-def _is_ignorable(part: Event) -> bool:
-    kind = part.type.decode("utf-8", "replace")
-    return part.complete and kind not in ("", "error", "message_stop") and kind not in _NEEDED
-
-
-def _error_without_message(parts: list[Event], response: bytes, status: int) -> ErrorInfo | None:
-    """The error of a stream without a message: other events, or an object or page in place of a stream.
-
-    None for a stream that was cut before its message.
-    """
-    if not parts:
-        return error_of(response, status) if response.lstrip()[:1] in (b"{", b"[", b"<") else None
-    unread = next((part.data for part in parts if part.complete and not _is_known(part)), None)
-    return None if unread is None else error_of(unread, status)
-
-
 def _is_known(part: Event) -> bool:
-    if part.data.startswith(b"[DONE]") or part.type in (b"ping", b"message_stop"):
+    if part.type in (b"ping", b"message_stop"):
         return True
     try:
         event, _ = _EVENT.decode(part.data)
@@ -161,7 +142,7 @@ class _Message:
         self._extra: dict[str, Any] = {}
         self._counts: dict[str, Any] = {}
         self._blocks: list[blocks.Block] = []
-        self._block_at: dict[int, blocks.Block] = {}
+        self._block_at: dict[int | None, blocks.Block] = {}
         self._tokens = MessageTokens()
         self._problem: str | None = None
 
@@ -178,7 +159,10 @@ class _Message:
             # Nearly every event is one of these.
             self._tokens.add_event(event)
             self._tokens.add_part(event.delta)
-            self._add_delta(event.index, event.delta)
+            block = self._blocks[-1] if event.index is None and self._blocks else self._block_at.get(event.index)
+            if block is None:
+                block = self._start_block(event.index, blocks.implied_start(event.delta), b"")
+            block.add(event.delta)
             return
         needed = _NEEDED.get(kind)
         if needed is not None and getattr(event, needed) is None:
@@ -217,7 +201,8 @@ class _Message:
 
     def _add_message(self, message: dict[str, Any], data: bytes) -> None:
         self.begun = True
-        self._set_head(message)
+        for name in ("id", "role", "model", "stop_reason", "stop_sequence"):
+            self._fields[name] = self._fields.get(name) or message.get(name) or None
         self._keep_extra(message)
         self._count(message.get("usage"))
         content = message.get("content")
@@ -228,10 +213,11 @@ class _Message:
         for position, value in enumerate(values):
             self._add_block(position, blocks.Block(value, inputs[position] if position < len(inputs) else None), value)
 
-    def _start_block(self, index: int | None, value: dict[str, Any], data: bytes) -> None:
+    def _start_block(self, index: int | None, value: dict[str, Any], data: bytes) -> blocks.Block:
         self.begun = True
         raw = _raw_inputs(data) if value.get("input") else []
         self._add_block(index, blocks.Block(value, raw[0] if raw else None), value)
+        return self._blocks[-1]
 
     def _add_block(self, index: int | None, block: blocks.Block, value: Any) -> None:
         # Some servers number every block 0: a block that begins is always a new one, whatever its index.
@@ -241,14 +227,6 @@ class _Message:
             # The model that continues is the one that an unstreamed answer names.
             self._fields["model"] = value["to"].get("model") or self._fields.get("model")
 
-    def _add_delta(self, index: int | None, delta: dict[str, Any]) -> None:
-        last = self._blocks[-1] if self._blocks else None
-        block = last if index is None else self._block_at.get(index)
-        if block is None:
-            self._start_block(index, blocks.implied_start(delta), b"")
-            block = self._blocks[-1]
-        block.add(delta)
-
     def _apply_message_delta(self, event: _Event, delta: dict[str, Any], data: bytes) -> None:
         self.begun = True
         for name in ("stop_reason", "stop_sequence"):
@@ -257,15 +235,12 @@ class _Message:
         self._keep_extra(_fields_of(data))
         self._count(delta.get("usage"))
 
-    def _set_head(self, message: dict[str, Any]) -> None:
-        for name in ("id", "role", "model", "stop_reason", "stop_sequence"):
-            self._fields[name] = self._fields.get(name) or message.get(name) or None
-
     def _keep_extra(self, values: dict[str, Any]) -> None:
         """Collects the fields that no field of a step holds, for ``extra``."""
         for name, value in values.items():
             if value is not None and name not in _MAPPED_FIELDS:
-                self._extra[name] = without_tokens(value) if name == "raw_output" else value
+                # Its ids and logprobs become the step's own arrays.
+                self._extra[name] = _without_tokens(value) if name == "raw_output" else value
 
     def _count(self, usage: Any) -> None:
         if isinstance(usage, dict):
@@ -377,8 +352,7 @@ def _logprobs_of(value: Any) -> list[Any] | None:
     return [number_of(item.get("logprob") if isinstance(item, dict) else item) for item in value]
 
 
-def without_tokens(raw_output: Any) -> Any:
-    """``raw_output`` without the ids and logprobs, which become the step's own arrays."""
+def _without_tokens(raw_output: Any) -> Any:
     if not isinstance(raw_output, dict):
         return raw_output
     gathered = ("prompt_token_ids", "completion_token_ids", "completion_logprobs")

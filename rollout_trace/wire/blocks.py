@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Completion, ToolCall
 from rollout_trace.wire.chat_messages import NO_OBJECT, content_of, drop_if, message_of
-from rollout_trace.wire.lenient import loads, text_of
+from rollout_trace.wire.lenient import compact, loads, text_of
 
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
@@ -84,7 +83,7 @@ class Block:
         value = self._fields.get("input")
         if value is None or isinstance(value, str):
             return value
-        return _dumps(value) if self._raw_input is None else self._raw_input
+        return compact(value) if self._raw_input is None else self._raw_input
 
 
 def implied_start(delta: dict[str, Any]) -> dict[str, Any]:
@@ -165,13 +164,6 @@ def _loads_or_text(text: str) -> Any:
         return loads(text.encode("utf-8", "surrogatepass"))
     except ValueError:
         return text
-
-
-def _dumps(value: Any) -> str | None:
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (ValueError, RecursionError):
-        return None
 
 
 def to_chat(sent: tuple[Any, ...], report: ExportReport | None) -> Iterator[dict[str, Any]]:

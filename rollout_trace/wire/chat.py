@@ -2,7 +2,7 @@
 
 Where the ids are: vLLM 0.32 puts ``prompt_token_ids`` at the top (streamed: on the first chunk of each choice) and
 ``token_ids`` on each choice (streamed: a delta). The places of other engines are in places.py, those of extras in
-vllm_extras.py. What has no place of its own goes to ``extra`` (other_fields.py); of the logprobs' entries only
+vllm_extras.py. What has no place of its own goes to ``extra`` (answer_extras.py); of the logprobs' entries only
 Fireworks' ``routing_matrix`` and ``sampling_logprob`` do, as lists: ``token`` and ``bytes`` are the tokens' texts.
 """
 
@@ -19,7 +19,6 @@ from rollout_trace.data.tokens import FLOAT32_MAX, array_of
 from rollout_trace.wire import align, places
 from rollout_trace.wire.align import FoundExtras, settle
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras, fields_from
-from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.extras import spans_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, LenientDecoder, joined, last
@@ -37,6 +36,7 @@ from rollout_trace.wire.logprobs import (
 from rollout_trace.wire.message import completion_of, merged_deltas
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
+    add_usage,
     error_of_choice,
     error_without_choices,
     events_of,
@@ -52,7 +52,6 @@ from rollout_trace.wire.request import ids_of
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event, data_lines
 from rollout_trace.wire.token_texts import RawsOf, texts_of
-from rollout_trace.wire.usage import add_usage
 from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
 
 
@@ -149,8 +148,6 @@ _usual_extra = attrgetter(*_USUAL_EXTRA)
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
-    if status >= 400:
-        return ResponseFacts(error=error_of(response, status))
     usual = usual_answer(response, streamed=streamed, request=request)
     return usual or decode_any(response, streamed=streamed, status=status, request=request)
 
@@ -334,9 +331,9 @@ def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
             found = places.completion_ids(bodies, choice.index, len(facts.choices))
             _set_found_ids(choice, found, counted=_is_counted(facts))
         if choice.logprobs is None:
-            choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))
+            choice.logprobs = _floats(places.first_at(places.LOGPROBS, bodies, choice.index))
         if choice.token_texts is None:
-            texts = places.texts_alone(bodies, choice.index)
+            texts = places.first_at(places.TEXTS, bodies, choice.index)
             choice.token_texts = None if texts is None else texts_of(texts)
 
 

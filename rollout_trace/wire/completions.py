@@ -5,7 +5,7 @@ delta, and the prompt on the first chunk), TensorRT-LLM ``token_ids`` where it w
 logprobs Together has ``token_ids``, llama-server an ``id`` in each entry of ``content``, vLLM ``token_id:N`` as the
 tokens. Ids of a prompt that was sent as ids are in the request. The places of other engines are in places.py, those of
 extras in vllm_extras.py; the logprobs of an echoed prompt are prompt logprobs too. What has no place of its own goes to
-``extra`` (other_fields.py); of the logprobs, ``text_offset`` is left out: it counts characters of the text.
+``extra`` (answer_extras.py); of the logprobs, ``text_offset`` is left out: it counts characters of the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from msgspec import Struct
 from rollout_trace.data.model import Completion
 from rollout_trace.wire import align, places
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras, fields_from
-from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, later, loads
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids, number_of
@@ -93,9 +92,6 @@ _PROMPT_IDS = tuple(row for row in places.PROMPT_IDS if _PROTOCOL in row.protoco
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    if status >= 400:
-        facts.error = error_of(response, status)
-        return facts
     parts = events_of(response, streamed=streamed)
     answer = _Answer(facts, request, response, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
@@ -201,11 +197,11 @@ class _Answer:
             return None
         if self._may_have_places is None:
             # Once for all chunks of a stream.
-            self._may_have_places = places.mentions_id_field(_PROTOCOL, without_experts(self._response))
+            self._may_have_places = _mentions_ids(without_experts(self._response))
         if not self._may_have_places:
             return None
         data = without_experts(part.data)
-        if not places.mentions_id_field(_PROTOCOL, data):
+        if not _mentions_ids(data):
             return None
         body = loads(data)
         whole = places.ids_of_part(_COMPLETION_IDS, body, of_body=True)
@@ -333,6 +329,10 @@ class _Answer:
             choice.prompt_token_ids = head.token_ids()
         # The first chunk also had the logprobs of the prompt: that surplus is no gap.
         choice.uneven = reader.surpluses != [length]
+
+
+def _mentions_ids(body: bytes) -> bool:
+    return any(name in body for name in places.id_fields(_PROTOCOL))
 
 
 def _count_or_unknown(number: int | None) -> str:

@@ -2,7 +2,7 @@
 
 Each converter returns its value, or an ``ExtraIssue`` where the bytes are not of the expected shape; none raises. They
 take a field as the bytes of its JSON (``msgspec.Raw``), so that a large one is decoded only once, straight to an array.
-What is converted here is aligned to the ids in extras_alignment.py.
+What is converted here is aligned to the ids in align.py.
 """
 
 from __future__ import annotations

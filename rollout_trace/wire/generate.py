@@ -6,7 +6,7 @@ SGLang sends ``output_ids``, and ``[logprob, id, text]`` for each token in ``met
 for several prompts or samples. Each chunk of its streams repeats the earlier ones unless the server was started with
 ``--incremental-streaming-output``; older releases then still repeated the text and the logprobs. vLLM sends
 ``choices``, streamed as deltas. The ids of a prompt that was sent as ids are read from the request. The places of
-vLLM's extras are in vllm_extras.py; what has no place of its own goes to ``extra`` (other_fields.py).
+vLLM's extras are in vllm_extras.py; what has no place of its own goes to ``extra`` (answer_extras.py).
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from typing import Any
 
 from rollout_trace.wire import align
 from rollout_trace.wire.answer_extras import AnswerExtras, OtherNames, fields_from
-from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.generated import Choice, MetaInfo, Sample, SampleReader, total_usage
 from rollout_trace.wire.lenient import LenientDecoder, text_of
-from rollout_trace.wire.reading import error_without_choices, events_of, mark_malformed, read_bodies, reader_for
+from rollout_trace.wire.reading import (
+    add_usage,
+    error_without_choices,
+    events_of,
+    mark_malformed,
+    read_bodies,
+    reader_for,
+)
 from rollout_trace.wire.request import Prompts, ids_of, messages_of
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.usage import add_usage
 
 
 class _Body(Sample):
@@ -67,9 +72,6 @@ _BODY_NAMES = OtherNames(_Body, ("prompt_logprobs",), fields_from(_Body, "create
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    if status >= 400:
-        facts.error = error_of(response, status)
-        return facts
     parts = [_wrap_list(part) for part in events_of(response, streamed=streamed)]
     answer = _Answer(facts, request, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
@@ -87,9 +89,9 @@ def _wrap_list(part: Event) -> Event:
     return Event(part.type, b'{"answers":' + part.data + b"}", part.complete) if is_list else part
 
 
-def _is_known(data: bytes) -> bool:
+def _is_known(part: Event) -> bool:
     try:
-        body, problem = _BODY.decode(data)
+        body, problem = _BODY.decode(part.data)
     except ValueError:
         return False
     return problem is None and (_is_sample(body) or body.choices is not None or body.usage is not None)

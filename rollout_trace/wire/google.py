@@ -33,10 +33,9 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.google_parts import Parts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
 from rollout_trace.wire.logprobs import json_of, number_of
-from rollout_trace.wire.reading import mark_malformed, reader_for, set_issue, unreadable, withhold
+from rollout_trace.wire.reading import mark_malformed, merged, reader_for, set_issue, unreadable, usage_of, withhold
 from rollout_trace.wire.sse import Event, events
 from rollout_trace.wire.token_texts import texts_of_entries
-from rollout_trace.wire.usage import merged, usage_of
 
 _ANSWER_FIELDS = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
 _CANDIDATE_FIELDS = frozenset({"content", "finishReason", "index", "logprobsResult"})
@@ -71,9 +70,6 @@ _RAW = msgjson.Decoder(_RawAnswer)
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    if status >= 400:
-        facts.error = error_of(response, status)
-        return facts
     answer = _Answer(facts)
     is_array = response.lstrip()[:1] == b"["
     if not streamed:
@@ -83,7 +79,10 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
         answer.add_stream(parts)
         done = done and facts.error is None
         if not answer.has_begun and facts.error is None:
-            facts.error = _error_without_answer(parts, response, status, is_array=is_array)
+            # Other objects, or a page in its place; not where it was cut early.
+            has_page = not parts and not is_array and response.lstrip()[:1] in (b"{", b"<")
+            unread = response if has_page else next((part.data for part in parts if part.complete), None)
+            facts.error = None if unread is None else error_of(unread, status)
     answer.finish(done=done, streamed=streamed)
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
@@ -108,14 +107,6 @@ def _items(data: bytes) -> tuple[list[Event], bool]:
             return found, False
         found.append(Event(b"", text[at:end].encode("utf-8", "surrogatepass")))
         at = end
-
-
-def _error_without_answer(parts: list[Event], response: bytes, status: int, *, is_array: bool) -> ErrorInfo | None:
-    """The error of a stream without an answer: other objects, or a page in its place. None where it was cut early."""
-    if not parts:
-        return error_of(response, status) if not is_array and response.lstrip()[:1] in (b"{", b"<") else None
-    unread = next((part.data for part in parts if part.complete), None)
-    return None if unread is None else error_of(unread, status)
 
 
 class _Answer:
@@ -175,7 +166,11 @@ class _Answer:
         if not facts.choices:
             is_whole = done or (bool(blocked) and facts.error is None)
             facts.choices = [ChoiceFacts(finish_reason=text_of(blocked or None), complete=is_whole)]
-        facts.malformed = facts.malformed or self._problem or next(filter(None, self._problems()), None)
+        facts.malformed = (
+            facts.malformed
+            or self._problem
+            or next((one.parts.problem for one in self._candidates.values() if one.parts.problem), None)
+        )
 
     def add_extras(self) -> None:
         """Adds to the choices, whose ids have been checked, what came beside text, ids and logprobs."""
@@ -197,9 +192,6 @@ class _Answer:
                     "logprobs_partial",
                     f"logprobs came of {len(choice.logprobs)} tokens of the answer; {others}.",
                 )
-
-    def _problems(self) -> list[str | None]:
-        return [candidate.parts.problem for candidate in self._candidates.values()]
 
     def _add(self, value: dict[str, Any], data: bytes, *, streamed: bool) -> None:
         self.has_begun = True
@@ -271,12 +263,14 @@ def _raw_arguments(data: bytes) -> list[list[Raw | None]]:
     except DECODE_ERRORS:
         # A field of another type: the arguments are then encoded anew.
         return []
-    return [[_arguments(part) for part in one.content.parts] if one.content else [] for one in found.candidates]
-
-
-def _arguments(part: _RawPart) -> Raw | None:
     # NULL is the default too: a call without arguments.
-    return None if part.functionCall is None or part.functionCall.args == NULL else part.functionCall.args.copy()
+    return [
+        [
+            None if part.functionCall is None or part.functionCall.args == NULL else part.functionCall.args.copy()
+            for part in (one.content.parts if one.content else ())
+        ]
+        for one in found.candidates
+    ]
 
 
 class Logprobs:

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from rollout_trace.data.model import Completion, ToolCall
 from rollout_trace.wire.chat_messages import NO_OBJECT, content_of, drop_if, kind_of_part, message_of
-from rollout_trace.wire.lenient import text_of
+from rollout_trace.wire.lenient import compact, text_of
 
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
@@ -114,7 +114,7 @@ class _Part:
         if self._raw is not None and self._call is None:
             return bytes(self._raw).decode("utf-8", "replace")
         arguments = self.value()["functionCall"].get("args")
-        return None if arguments is None else _dumps(arguments)
+        return None if arguments is None else compact(arguments)
 
 
 class _StreamedCall:
@@ -216,13 +216,6 @@ def _tool_call(part: _Part) -> ToolCall:
     rest.update((name, item) for name, item in value.items() if name != "functionCall")
     call_id, name = text_of(call.get("id")), text_of(call.get("name"))
     return ToolCall(id=call_id, name=name, arguments=part.arguments(), extra=rest or None)
-
-
-def _dumps(value: Any) -> str | None:
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (ValueError, RecursionError):
-        return None
 
 
 def completion_of(values: list[Any]) -> Completion:

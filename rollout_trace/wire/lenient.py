@@ -119,6 +119,14 @@ def loads(data: bytes) -> Any:
             raise ValueError("nested too deeply") from None
 
 
+def compact(value: Any) -> str | None:
+    """The JSON of a value without white space; None where it has none."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return None
+
+
 def last(values: Sequence[Any]) -> Any:
     """The last value of a stream that says something; see ``later``."""
     for value in reversed(values):

@@ -29,10 +29,9 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL, LenientDecoder, loads, text_of
 from rollout_trace.wire.logprobs import top_logprobs_of
 from rollout_trace.wire.message import completion_of
-from rollout_trace.wire.reading import mark_malformed, read_bodies
+from rollout_trace.wire.reading import mark_malformed, merged, read_bodies, usage_of
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
-from rollout_trace.wire.usage import merged, usage_of
 
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
@@ -109,9 +108,6 @@ _CONTEXT = (
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    if status >= 400:
-        facts.error = error_of(response, status)
-        return facts
     answer = _Answer(facts)
     parts = _lines(response) if streamed else [Event(b"", response)]
     read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)

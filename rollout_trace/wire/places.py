@@ -180,8 +180,6 @@ _HINTS: Final = _hints()
 # ... entries whose id is a number. The answer's own id is a text.
 _NUMERIC_ID: Final = re.compile(rb'"id":\s*\d')
 
-_MISSING: Final = object()
-
 
 def may_hold_ids(body: bytes) -> bool:
     """False where a chat answer has no ids in any place of the table. A test of the bytes, much faster than reading."""
@@ -189,14 +187,10 @@ def may_hold_ids(body: bytes) -> bool:
 
 
 @cache
-def _field_names(protocol: str) -> tuple[bytes, ...]:
+def id_fields(protocol: str) -> tuple[bytes, ...]:
+    """Names in the JSON of an answer, one of which is there where a place of a protocol has ids."""
     rows = (*COMPLETION_IDS, *PROMPT_IDS)
     return tuple({f'"{row.ids[0]}"'.encode() for row in rows if protocol in row.protocols})
-
-
-def mentions_id_field(protocol: str, body: bytes) -> bool:
-    """False where no place of a protocol can have ids. Only for protocols whose places have distinctive names."""
-    return any(name in body for name in _field_names(protocol))
 
 
 def look_up(value: Any, path: Path, choice: int) -> Any:
@@ -204,16 +198,14 @@ def look_up(value: Any, path: Path, choice: int) -> Any:
     for at, step in enumerate(path):
         if step == EACH:
             return [look_up(item, path[at + 1 :], choice) for item in value] if isinstance(value, list) else None
-        value = _step(value, choice if step == CHOICE else step)
-        if value is _MISSING or value is None:
+        if isinstance(step, str):
+            value = value.get(step) if isinstance(value, dict) else None
+        else:
+            position = choice if step == CHOICE else step
+            value = value[position] if isinstance(value, list) and 0 <= position < len(value) else None
+        if value is None:
             return None
     return value
-
-
-def _step(value: Any, step: str | int) -> Any:
-    if isinstance(step, str):
-        return value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
-    return value[step] if isinstance(value, list) and 0 <= step < len(value) else _MISSING
 
 
 class PartIds(NamedTuple):
@@ -295,17 +287,8 @@ def prompt_ids(bodies: list[Any], choice: int) -> list[int] | None:
     return None
 
 
-def logprobs_alone(bodies: list[Any], choice: int) -> list[Any] | None:
-    """Logprobs in another shape than OpenAI's, for a choice whose ids came from elsewhere or not at all."""
-    return _first_at(LOGPROBS, bodies, choice)
-
-
-def texts_alone(bodies: list[Any], choice: int) -> list[Any] | None:
-    """The texts of tokens in another shape than OpenAI's."""
-    return _first_at(TEXTS, bodies, choice)
-
-
-def _first_at(paths: tuple[Path, ...], bodies: list[Any], choice: int) -> list[Any] | None:
+def first_at(paths: tuple[Path, ...], bodies: list[Any], choice: int) -> list[Any] | None:
+    """The values of a chat choice at the first of these paths that has any."""
     scopes = _of_choice(bodies, choice)
     return next(filter(None, (_gather(scopes, path, choice) for path in paths)), None)
 

@@ -6,15 +6,15 @@ shape of their own, makes chat messages of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from rollout_trace.wire.facts import RequestFacts, ResponseFacts
+    from rollout_trace.wire.facts import ResponseFacts
 
 
 MessageShape: TypeAlias = Literal["chat", "texts", "items", "blocks", "contents", "ollama", "sampled"]
@@ -212,16 +212,13 @@ def model_in_path(protocol: str | None, path: str) -> str | None:
     return (name if collection in ("models", "") else f"{collection}/{name}") or None
 
 
-class Decoder(Protocol):
-    """Reads the answers of one protocol."""
-
-    def __call__(self, response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
-        """The facts of an answer to this request. Never raises: what is wrong with the bytes is in the facts."""
-
-
 @cache
-def decoder_of(protocol: str) -> Decoder | None:
-    """The decoder of a protocol, imported on first use; None where there is none."""
+def decoder_of(protocol: str) -> Callable[..., ResponseFacts] | None:
+    """The decoder of a protocol, imported on first use; None where there is none.
+
+    It takes ``response, *, streamed, status, request``, of an answer whose status is below 400, and gives its facts. It
+    never raises: what is wrong with the bytes is in the facts.
+    """
     module = record_of(protocol).decoder
     return None if module is None else import_module(f"rollout_trace.wire.{module}").decode
 

@@ -10,7 +10,7 @@ from msgspec import Raw, ValidationError, json
 from rollout_trace import credentials
 from rollout_trace.data.lists import ListSpan, ListStore
 from rollout_trace.wire.facts import RequestFacts
-from rollout_trace.wire.lenient import DECODE_ERRORS, loads, text_of
+from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
 from rollout_trace.wire.protocols import RequestLayout, record_of
 
 _FIELDS = json.Decoder(dict[str, Raw])
@@ -18,7 +18,6 @@ _ITEMS = json.Decoder(list[Raw])
 _decode = json.Decoder().decode
 _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
 """Start of a prompt that is not a list of prompts: a text, or its token ids."""
-_NULL = Raw(b"null")
 _FLAGS = {b"true": True, b"null": None}
 _TRANSPORT = frozenset({"stream", "stream_options"})
 
@@ -86,9 +85,9 @@ def _store_messages(prompt: list[Raw] | None, store: ListStore) -> Any:
 
 def _prompt(values: dict[str, Raw], layout: RequestLayout) -> list[Raw] | None:
     items = _items(values, layout.messages, text=layout.text)
-    if items is None and layout.is_contents and values.get(layout.messages, _NULL) != _NULL:
+    if items is None and layout.is_contents and values.get(layout.messages, NULL) != NULL:
         items = [values.pop(layout.messages)]
-    if layout.system is None or values.get(layout.system, _NULL) == _NULL:
+    if layout.system is None or values.get(layout.system, NULL) == NULL:
         return items
     # Built as bytes, like the messages: a system prompt that requests repeat is stored once, too.
     raw = bytes(values.pop(layout.system))

@@ -27,6 +27,7 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
 from rollout_trace.wire.logprobs import json_of, number_of
 from rollout_trace.wire.reading import (
+    add_usage,
     error_without_choices,
     events_of,
     mark_malformed,
@@ -34,18 +35,19 @@ from rollout_trace.wire.reading import (
     set_issue,
     withhold,
 )
-from rollout_trace.wire.response_items import completion_of, content_parts, num_sampled
-from rollout_trace.wire.response_stream import (
+from rollout_trace.wire.response_items import (
     GAPS_PLACED,
     GAPS_UNPLACED,
     ItemEvent,
     Items,
+    completion_of,
+    content_parts,
     filled,
     missing_positions,
+    num_sampled,
 )
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of_entries
-from rollout_trace.wire.usage import add_usage
 
 
 class _Tokens(Struct):
@@ -82,9 +84,6 @@ _FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    if status >= 400:
-        facts.error = error_of(response, status)
-        return facts
     answer = _Answer(facts, request.sampling or {})
     if streamed:
         parts = events_of(response, streamed=True)
@@ -99,9 +98,9 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     return facts
 
 
-def _is_known(data: bytes) -> bool:
+def _is_known(part: Event) -> bool:
     try:
-        event, _ = _EVENT.decode(data)
+        event, _ = _EVENT.decode(part.data)
     except ValueError:
         return False
     return event.type is not None

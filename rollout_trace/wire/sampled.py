@@ -104,9 +104,6 @@ _SCORES = json.Decoder(list[float | None])
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    if status >= 400:
-        facts.error = error_of(response, status)
-        return facts
     if not response.strip():
         # The sampler raised, or was interrupted.
         return facts

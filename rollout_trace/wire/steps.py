@@ -42,33 +42,6 @@ class Stores:
 _NOTHING_KEPT: Mapping[str, Any] = {}
 
 
-def steps_of(
-    call_id: str,
-    protocol: str,
-    request: bytes | None,
-    response: bytes,
-    *,
-    content_type: str | None,
-    status: int,
-    stores: Stores,
-    keep_bytes: bool = False,
-    path_model: str | None = None,
-) -> list[Step]:
-    """The steps of one exchange, one per choice in their order; at least one."""
-    steps, _ = exchange_of(
-        call_id,
-        protocol,
-        request,
-        response,
-        content_type=content_type,
-        status=status,
-        stores=stores,
-        keep_bytes=keep_bytes,
-        path_model=path_model,
-    )
-    return steps
-
-
 def exchange_of(
     call_id: str,
     protocol: str,
@@ -82,7 +55,7 @@ def exchange_of(
     whole: bool = True,
     path_model: str | None = None,
 ) -> tuple[list[Step], bool]:
-    """The steps of one exchange as ``steps_of`` returns them, and True where the answer is server-sent events.
+    """The steps of one exchange, one per choice in their order, at least one; and True where the answer is a stream.
 
     Args:
         whole: False where ``response`` is the beginning of a longer answer. Of a stream it is decoded; of an answer
@@ -101,14 +74,17 @@ def exchange_of(
     record = record_of(protocol)
     is_array = record.streams_arrays and response.lstrip()[:1] == b"["
     if record.streams_lines:
-        streamed = _is_lines(content_type, request_facts.stream)
+        asked = request_facts.stream
+        streamed = "ndjson" in (content_type or "").lower() if asked is None else asked
     else:
         # Where the path asks for a stream, the body does not show it: then the answer does, whatever its type.
         asked = True if record.has_path_facts and _STREAM.match(response) else request_facts.stream
         streamed = is_array or _is_stream(content_type, response, asked)
     if decoder is None:
         return [_undecoded(call_id, protocol, request_facts, response, status, kept)], streamed
-    if whole or status >= 400 or is_array or (_has_event(response) if streamed else is_framed(response)):
+    if status >= 400:
+        facts = ResponseFacts(error=error_of(response, status))
+    elif whole or is_array or (_has_event(response) if streamed else is_framed(response)):
         facts = decoder(response, streamed=streamed, status=status, request=request_facts)
     else:
         facts = ResponseFacts()
@@ -136,11 +112,6 @@ def steps_from(
 def _has_event(body: bytes) -> bool:
     """Whether a stream holds an event with its end: a blank line, or the end of a line of JSON."""
     return b"\n\n" in body or b"\r\n\r\n" in body or (body.lstrip()[:1] == b"{" and b"\n" in body)
-
-
-def _is_lines(content_type: str | None, requested: bool | None) -> bool:
-    """True where an answer is JSON objects by lines. ``requested`` as for ``_is_stream``."""
-    return "ndjson" in (content_type or "").lower() if requested is None else requested
 
 
 _STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import rollout_trace as rt
-from rollout_trace.wire.steps import Stores, steps_of
+from rollout_trace.wire.steps import Stores, exchange_of
 
 
 def test_a_loop_of_token_prompts_is_stored_once(tmp_path: Path) -> None:
@@ -19,9 +19,9 @@ def test_a_loop_of_token_prompts_is_stored_once(tmp_path: Path) -> None:
         choice = {"index": 0, "text": "x", "finish_reason": "length", "token_ids": sampled}
         answer = {"choices": [choice], "usage": {"prompt_tokens": len(prompt), "completion_tokens": 100}}
         bodies = json.dumps(request).encode(), json.dumps(answer).encode()
-        steps += steps_of(
+        steps += exchange_of(
             str(turn), "openai.completions", *bodies, content_type="application/json", status=200, stores=stores
-        )
+        )[0]
         prompt += sampled
     assert [len(step.prompt_token_ids) for step in steps if step.prompt_token_ids is not None][-1] == 49_900
     with rt.JSONLWriter(tmp_path / "rollouts.jsonl") as writer:

@@ -11,7 +11,7 @@ from rollout_trace.data.costs import Price, PriceTable, provider_cost
 from rollout_trace.data.counts import COSTS, COUNTS
 from rollout_trace.data.model import Step, Usage
 from rollout_trace.wire import decode
-from rollout_trace.wire.usage import usage_of
+from rollout_trace.wire.reading import usage_of
 from tests.wire.anthropic import raw as messages
 from tests.wire.raw import delta, read, sse, unary
 

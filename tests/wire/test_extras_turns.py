@@ -9,8 +9,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.data.model import Step
-from rollout_trace.wire.steps import Stores
-from rollout_trace.wire.steps import steps_of as steps_in
+from rollout_trace.wire.steps import Stores, exchange_of
 from tests.wire.recorded import numbers
 from tests.wire.test_extras_recorded import PROTOCOLS, choices_of, exchanges, steps_of
 
@@ -21,7 +20,7 @@ def turns(*names: str) -> tuple[list[Step], Stores]:
     steps = []
     for number, name in enumerate(names):
         one = exchanges()[name]
-        steps += steps_in(
+        steps += exchange_of(
             f"call{number}",
             PROTOCOLS[one.path],
             one.request,
@@ -29,7 +28,7 @@ def turns(*names: str) -> tuple[list[Step], Stores]:
             content_type=one.content_type,
             status=one.status or 0,
             stores=stores,
-        )
+        )[0]
     return steps, stores
 
 

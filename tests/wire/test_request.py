@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
-from rollout_trace.wire.steps import Stores, steps_of
+from rollout_trace.wire.steps import Stores, exchange_of
 from tests.amount import examples
 from tests.wire.raw import JSON, exchanges, read, tokens, unary
 from tests.wire.raw import steps_of as recorded
@@ -165,10 +165,10 @@ def test_turns_that_repeat_their_messages_share_them() -> None:
     turns = []
     for turn in (1, 2, 3):
         exchange = exchanges()[f"multiturn_canonical_{turn}"]
-        turns += steps_of(
+        turns += exchange_of(
             f"call{turn}", "openai.chat", exchange.request, exchange.response,
             content_type=exchange.content_type, status=exchange.status or 0, stores=stores,
-        )  # fmt: skip
+        )[0]  # fmt: skip
     assert [len(step.messages or ()) for step in turns] == [2, 4, 6]
     last = turns[-1].messages or ()
     for step in turns:

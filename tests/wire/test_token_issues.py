@@ -11,7 +11,7 @@ import pytest
 from rollout_trace.data.model import Step, TokenIssue
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.wire import decode
-from rollout_trace.wire.steps import Stores, steps_of
+from rollout_trace.wire.steps import Stores, exchange_of
 from tests.wire.raw import JSON, SSE, delta, entries, read, sse, tokens, unary
 
 KEPT, GONE = True, False
@@ -237,7 +237,7 @@ def test_a_protocol_without_a_decoder_keeps_the_bytes() -> None:
     """Nothing is lost: request and response stay with the step, which says that they were not read."""
 
     def read(request: bytes, response: bytes, status: int) -> Step:
-        (step,) = steps_of(
+        ((step,), _) = exchange_of(
             "c", "openai.decisions", request, response, content_type=JSON, status=status, stores=Stores()
         )
         return step
