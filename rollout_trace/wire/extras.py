@@ -23,7 +23,6 @@ from rollout_trace.wire.lenient import NULL
 from rollout_trace.wire.logprobs import id_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from rollout_trace.data.extras import ExpertArray
@@ -172,17 +171,15 @@ def _view(data: bytes, kind: str, shape: Sequence[int], begin: int) -> AnyArray:
 def mask_of(chunks: Sequence[Raw], logprobs: Sequence[Raw] = ()) -> SamplingMask:
     """The mask of a completion from lists of rows, one list for each chunk. ``logprobs``: rows of the same lengths."""
     ids, counts = _joined(chunks, _IDS, array("i"))
-    found = int32_of(ids)
+    found = view_of(ids)
     if len(found) and found.min() < 0:
         raise UnusableError(f"a mask holds {int(found.min())}; ids are not negative.")
-    return SamplingMask(found, int32_of(counts), _mask_logprobs(logprobs, counts) if logprobs else None)
-
-
-def _mask_logprobs(chunks: Sequence[Raw], counts: array[int]) -> FloatArray:
-    values, lengths = _joined(chunks, _FLOATS, array("f"))
+    if not logprobs:
+        return SamplingMask(found, view_of(counts), None)
+    values, lengths = _joined(logprobs, _FLOATS, array("f"))
     if lengths != counts:
         raise UnusableError("the rows of a mask and those of its logprobs differ in length.")
-    return float32_of(values)
+    return SamplingMask(found, view_of(counts), view_of(values))
 
 
 def _joined(
@@ -254,7 +251,7 @@ class TopRows:
         """
         import numpy as np
 
-        ids, logprobs, counts = int32_of(self._ids), float32_of(self._logprobs), int32_of(self._counts)
+        ids, logprobs, counts = view_of(self._ids), view_of(self._logprobs), view_of(self._counts)
         rows, width = len(counts), self.width
         if len(ids) and ids.min() < 0:
             raise UnusableError(f"an alternative has the id {int(ids.min())}; ids are not negative.")
@@ -329,7 +326,7 @@ def prompt_scores_of(raw: Raw, prompt_ids: IntArray, *, keep_top: bool) -> tuple
         own.append(score.logprob)
         if keep_top:
             top.add([int(name) for name in scores], [one.logprob for one in scores.values()])
-    return checked_logprobs(float32_of(own), "prompt"), top.get() if keep_top else None
+    return checked_logprobs(view_of(own), "prompt"), top.get() if keep_top else None
 
 
 @returns_issue("prompt_logprobs")
@@ -338,7 +335,7 @@ def prompt_logprobs_of(values: Sequence[float | None]) -> FloatArray:
     missing = next((at for at, value in enumerate(values) if value is None and at), None)
     if missing is not None:
         raise UnusableError(f"the logprob at position {missing} of the prompt is missing.")
-    found = float32_of(array("f", (math.nan if value is None else value for value in values)))
+    found = view_of(array("f", (math.nan if value is None else value for value in values)))
     return checked_logprobs(found, "prompt")
 
 
@@ -378,20 +375,12 @@ def _span_of(item: Any) -> PolicySpan:
 # ---- arrays
 
 
-def int32_of(values: array[int]) -> IntArray:
-    """int32, read-only, on the memory of the array."""
+def view_of(values: array[Any]) -> Any:
+    """int32 or float32 as the array's own type is, read-only, on its memory."""
     import numpy as np
 
-    found: npt.NDArray[np.int32] = readonly(np.frombuffer(values, np.int32) if len(values) else np.empty(0, np.int32))
-    return found
-
-
-def float32_of(values: array[float]) -> FloatArray:
-    """float32, read-only, on the memory of the array."""
-    import numpy as np
-
-    found: FloatArray = readonly(np.frombuffer(values, np.float32) if len(values) else np.empty(0, np.float32))
-    return found
+    dtype = np.int32 if values.typecode == "i" else np.float32
+    return readonly(np.frombuffer(values, dtype) if len(values) else np.empty(0, dtype))
 
 
 def starts_with(raw: Raw, byte: bytes) -> bool:

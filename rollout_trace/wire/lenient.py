@@ -93,15 +93,20 @@ def _with_raw(value: Any, places: Any) -> Any:
     if places is None:
         return value
     if places is Raw:
-        try:
-            return Raw(json.dumps(value).encode())
-        except RecursionError:
-            return NULL
+        return raw_of(value)
     if isinstance(places, _Items) and isinstance(value, list):
         return [_with_raw(item, places.places) for item in value]
     if isinstance(places, dict) and isinstance(value, dict):
         return {name: _with_raw(item, places.get(name)) for name, item in value.items()}
     return value
+
+
+def raw_of(value: Any) -> Raw:
+    """The JSON of a plain value; null where it is nested too deeply."""
+    try:
+        return Raw(json.dumps(value).encode())
+    except RecursionError:
+        return NULL
 
 
 def loads(data: bytes) -> Any:

@@ -40,11 +40,8 @@ from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.extras import (
     TopRows,
     checked_logprobs,
-    experts_of,
-    float32_of,
-    mask_of,
     returns_issue,
-    spans_of,
+    view_of,
 )
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL, LenientDecoder, later, text_of
@@ -53,7 +50,7 @@ from rollout_trace.wire.reading import mark_malformed, read_bodies, reader_for, 
 from rollout_trace.wire.request import ids_of, messages_of
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
-from rollout_trace.wire.vllm_extras import ChoiceExtras, requested_number
+from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
 if TYPE_CHECKING:
     from rollout_trace.data.tokens import FloatArray
@@ -127,9 +124,7 @@ class _Reader:
         self.logprobs: list[float | None] | None = None
         self.tokens: list[str | None] | None = None
         self.tops: list[Raw] = []
-        self.masks: list[Raw] = []
-        self.experts = NULL
-        self.versions: Any = None
+        self.raw = RawExtras()
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self.unconfirmed: str | None = None
@@ -145,9 +140,7 @@ class _Reader:
         self.logprobs = extended(self.logprobs, choice.logprobs)
         self.tokens = extended(self.tokens, choice.tokens)
         self.tops += [] if choice.top_tokens == NULL else [choice.top_tokens]
-        self.masks += [] if choice.sampling_mask == NULL else [choice.sampling_mask]
-        self.experts = self.experts if choice.routed_experts == NULL else choice.routed_experts
-        self.versions = self.versions if choice.weight_versions is None else choice.weight_versions
+        self.raw.add(choice)
         self.finish_reason = later(self.finish_reason, choice.finish_reason)
         self.stop_reason = later(self.stop_reason, choice.stop_reason)
         self.unconfirmed = self.unconfirmed or choice.unconfirmed
@@ -180,14 +173,10 @@ class _Reader:
 
     def found(self, sampling: Mapping[str, Any] | None, *, lists_sampled: bool, is_named: bool) -> FoundExtras:
         """What came beside ids and logprobs. ``is_named``: the version of the weights is known otherwise."""
-        found = FoundExtras(top_has_sampled=lists_sampled)
-        if self.experts != NULL:
-            found.routed_experts = experts_of(self.experts)
-            found.experts_start = requested_number(sampling, "routed_experts_prompt_start") or 0
-        if self.masks:
-            found.sampling_mask = mask_of(self.masks)
-        if self.versions is not None and not (is_named and _are_unnamed(self.versions)):
-            found.policy_spans = spans_of(self.versions)
+        if is_named and _are_unnamed(self.raw.versions):
+            self.raw.versions = None
+        found = self.raw.found(sampling)
+        found.top_has_sampled = lists_sampled
         if self.tops:
             found.top_tokens = returns_issue("top_tokens")(_top_of)(self.tops)
         return found
@@ -277,7 +266,7 @@ def _version_of(spans: tuple[PolicySpan, ...] | None, named: str | int | None) -
 def _prompt_scores_of(raw: Raw) -> FloatArray:
     """float32 [prompt]; NaN where there is none."""
     values = _SCORES.decode(raw)
-    return checked_logprobs(float32_of(array("f", (math.nan if one is None else one for one in values))), "prompt")
+    return checked_logprobs(view_of(array("f", (math.nan if one is None else one for one in values))), "prompt")
 
 
 def _top_of(parts: Sequence[Raw]) -> TopTokens:

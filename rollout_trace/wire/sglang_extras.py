@@ -10,7 +10,6 @@ int32 array; neither layers nor k are in the answer: they come out as one layer 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -33,7 +32,7 @@ from rollout_trace.wire.extras import (
     starts_with,
 )
 from rollout_trace.wire.facts import ChoiceFacts
-from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads
+from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, raw_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -285,14 +284,7 @@ def _plain_info(data: bytes, position: int) -> dict[str, Raw]:
     answers = body.get("answers") if isinstance(body, dict) else None
     one = answers[position] if isinstance(answers, list) and position < len(answers) else body
     info = one.get("meta_info") if isinstance(one, dict) else None
-    return {name: _raw(value) for name, value in info.items()} if isinstance(info, dict) else {}
-
-
-def _raw(value: Any) -> Raw:
-    try:
-        return Raw(json.dumps(value).encode())
-    except RecursionError:
-        return NULL
+    return {name: raw_of(value) for name, value in info.items()} if isinstance(info, dict) else {}
 
 
 def settle_meta(choice: ChoiceFacts, meta: Meta, start: Any) -> None:
@@ -378,7 +370,7 @@ def settle_openai(choices: Sequence[ChoiceFacts], sampling: Mapping[str, Any] | 
             choice.policy_version = str(version)
         choice.extra = extra or None
         found = {name: value for name, value in meta.items() if name not in _READ and value is not None}
-        settle_meta(choice, {name: [_raw(value)] for name, value in found.items()}, start)
+        settle_meta(choice, {name: [raw_of(value)] for name, value in found.items()}, start)
 
 
 _OPENAI_NAMES: Final = frozenset({"meta_info", "sglext", "metadata"})

@@ -96,20 +96,8 @@ class RawExtras:
         if mask_logprobs != NULL:
             self.masks_logprobs.append(mask_logprobs)
 
-    @property
-    def _has_any(self) -> bool:
-        whole = (self.experts, self.prompt_logprobs)
-        return bool(self.tops or self.masks or self.echoed or self.versions is not None or whole != (NULL, NULL))
-
-    def settle(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None, prompts: PromptScores) -> None:
-        """Sets the extras of a choice whose ids have been checked.
-
-        Args:
-            sampling: the parameters of the request.
-            prompts: shared by the choices of an answer.
-        """
-        if not self._has_any:
-            return
+    def found(self, sampling: Mapping[str, Any] | None) -> FoundExtras:
+        """Experts, masks and versions. ``sampling``: the parameters of the request."""
         found = FoundExtras()
         if self.experts != NULL:
             found.routed_experts = experts_of(self.experts)
@@ -118,6 +106,16 @@ class RawExtras:
             found.sampling_mask = mask_of(self.masks, self.masks_logprobs)
         if self.versions is not None:
             found.policy_spans = spans_of(self.versions)
+        return found
+
+    def settle(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None, prompts: PromptScores) -> None:
+        """Sets the extras of a choice whose ids have been checked.
+
+        Args:
+            sampling: the parameters of the request.
+            prompts: shared by the choices of an answer.
+        """
+        found = self.found(sampling)
         if self.prompt_logprobs != NULL:
             self._add_prompt(choice, sampling, prompts, found)
         elif self.echoed is not None:

@@ -10,7 +10,7 @@ import zlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.wire.sse import events, is_framed
+from rollout_trace.wire.sse import framed_events, is_framed
 from tests.amount import examples
 from tests.wire.anthropic.raw import THINKING_AND_TOOL, read
 
@@ -53,7 +53,7 @@ def test_a_framed_stream_cut_at_any_byte() -> None:
     for cut in range(1, len(FRAMED)):
         body = FRAMED[:cut]
         assert is_framed(body)
-        assert len(list(events(body))) == sum(1 for end in ends if end <= cut)
+        assert len(list(framed_events(body))) == sum(1 for end in ends if end <= cut)
     for count in range(len(FRAMES) - 2):
         assert read(FRAMED[: ends[count]], content_type=KIND).status == "abandoned"
 
@@ -106,4 +106,4 @@ def test_any_headers_and_payload(head: bytes, payload: bytes) -> None:
     """Frames with right checksums around anything."""
     prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
     whole = prelude + struct.pack(">I", zlib.crc32(prelude)) + head + payload
-    list(events(whole + struct.pack(">I", zlib.crc32(whole))))
+    list(framed_events(whole + struct.pack(">I", zlib.crc32(whole))))
