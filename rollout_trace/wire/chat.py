@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Raw, Struct, json
 
@@ -189,9 +189,12 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     except (*DECODE_ERRORS, ValueError):
         return None
     chunks = [body.choices[0] for body in bodies if body.choices]
-    choice, _ = _choice_of(0, chunks, prompt, done=True)
+    if not chunks:
+        return None
+    part = _merged(chunks)
+    choice = _choice_of(0, part, prompt, done=True)
     # Other engines than vLLM spell tokens as ids, or have one in a delta.
-    if not chunks or (_lacks_any(choice) and (b'"token_id:' in response or b'"token_id"' in response)):
+    if _lacks_any(choice) and (b'"token_id:' in response or b'"token_id"' in response):
         return None
     facts = ResponseFacts(bodies[0].id, bodies[0].model, [choice])
     extra: dict[str, Any] = {}
@@ -203,51 +206,73 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
             before = values
             extra |= {name: value for name, value in zip(_USUAL_EXTRA, values, strict=True) if value is not None}
     choice.extra = extra or None
-    choice.completion_token_ids = _array(choice.completion_token_ids, "i")
-    choice.logprobs, choice.is_sound = _array(choice.logprobs, "f"), True
+    if choice.completion_token_ids is not None:
+        choice.completion_token_ids = array_of(choice.completion_token_ids, "i")
+    if choice.logprobs is not None:
+        choice.logprobs = array_of(choice.logprobs, "f")
+    choice.is_sound = True
     _use_sent_ids(facts, request)
     align.check(facts.choices, facts.usage)
-    versions = last([chunk.weight_versions for chunk in chunks])
-    if versions is not None:
-        settle(choice, FoundExtras(policy_spans=spans_of(versions)))
+    if part.choice.weight_versions is not None:
+        settle(choice, FoundExtras(policy_spans=spans_of(part.choice.weight_versions)))
     return facts
 
 
-def _array(values: list[Any] | None, kind: Literal["i", "f"]) -> Any:
-    return None if values is None else array_of(values, kind)
-
-
-def _choice_of(index: int, parts: Sequence[_Choice], prompt: Any, *, done: bool) -> tuple[ChoiceFacts, list[Entry]]:
-    """The facts of a choice but its extras, and the entries of its logprobs.
+def _choice_of(index: int, part: _Merged, prompt: Any, *, done: bool) -> ChoiceFacts:
+    """The facts of a choice but its extras.
 
     Args:
         index: its number.
-        parts: the only one, or those of all chunks.
+        part: its only part, or what all chunks make.
         prompt: the ids of its prompt.
         done: the answer reached its end.
     """
-    token_ids, entries = [part.token_ids for part in parts], [_entries_of(part.logprobs) for part in parts]
-    ids, joined_entries = joined(token_ids), joined(entries)
-    finish_reason = last([part.finish_reason for part in parts])
-    whole = [part.message for part in parts if part.message is not None]
-    choice = ChoiceFacts(
+    choice, entries = part.choice, part.entries
+    finish_reason = choice.finish_reason or None
+    found = ChoiceFacts(
         index=index,
-        completion=completion_of(whole[-1] if whole else merged_deltas([part.delta for part in parts if part.delta])),
+        completion=completion_of(choice.message or {}),
         finish_reason=finish_reason,
-        stop_reason=last([part.stop_reason for part in parts]),
+        stop_reason=None if choice.stop_reason == "" else choice.stop_reason,
         prompt_token_ids=prompt,
-        completion_token_ids=ids,
-        token_source=None if ids is None else "engine",
+        completion_token_ids=choice.token_ids,
+        token_source=None if choice.token_ids is None else "engine",
         complete=done or finish_reason is not None,
-        error=error_of_choice(next(iter([part.error for part in parts if part.error]), None), finish_reason),
-        # Chunk by chunk: totals can agree although ids and logprobs of different tokens are missing.
-        uneven=[len(one or ()) for one in token_ids] != [len(one or ()) for one in entries],
+        error=error_of_choice(choice.error, finish_reason) if choice.error or finish_reason == "error" else None,
+        uneven=part.uneven,
     )
-    if joined_entries is None:
-        return choice, []
-    choice.logprobs = [entry.logprob for entry in joined_entries]
-    choice.token_texts = texts_of([entry.token for entry in joined_entries], RawsOf(joined_entries))
-    return choice, joined_entries
+    if entries is not None:
+        found.logprobs = [entry.logprob for entry in entries]
+        found.token_texts = texts_of([entry.token for entry in entries], RawsOf(entries))
+    return found
+
+
+class _Merged(NamedTuple):
+    choice: _Choice
+    entries: list[Entry] | None
+    uneven: bool
+    """Some part holds another number of ids than of logprobs."""
+
+
+def _merged(parts: Sequence[_Choice]) -> _Merged:
+    """One choice of its only part, or of all chunks."""
+    if len(parts) == 1 and parts[0].delta is None:
+        (only,) = parts
+        entries = _entries_of(only.logprobs)
+        return _Merged(only, entries, len(only.token_ids or ()) != len(entries or ()))
+    token_ids, columns = [part.token_ids for part in parts], [_entries_of(part.logprobs) for part in parts]
+    whole = [part.message for part in parts if part.message is not None]
+    choice = _Choice(
+        message=whole[-1] if whole else merged_deltas([part.delta for part in parts if part.delta]),
+        finish_reason=last([part.finish_reason for part in parts]),
+        stop_reason=last([part.stop_reason for part in parts]),
+        token_ids=joined(token_ids),
+        error=next((part.error for part in parts if part.error), None),
+        weight_versions=last([part.weight_versions for part in parts]),
+    )
+    # Chunk by chunk: totals can agree although ids and logprobs of different tokens are missing.
+    uneven = [len(one or ()) for one in token_ids] != [len(one or ()) for one in columns]
+    return _Merged(choice, joined(columns), uneven)
 
 
 def _entries_of(logprobs: _Logprobs | float | None) -> list[Entry] | None:
@@ -307,7 +332,9 @@ class _Answer:
             self._extras.settle(choice, reader.extras, sampling, more_of(reader.entries))
 
     def _choice(self, index: int, reader: _Reader, *, done: bool) -> ChoiceFacts:
-        choice, reader.entries = _choice_of(index, reader.parts, self._prompt_token_ids, done=done)
+        part = _merged(reader.parts)
+        reader.entries = part.entries or []
+        choice = _choice_of(index, part, self._prompt_token_ids, done=done)
         tops = [entry.top_logprobs for entry in reader.entries]
         choice.top_logprobs = top_logprobs_of(tops)
         if choice.top_logprobs is not None:
