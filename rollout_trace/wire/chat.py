@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Raw, Struct, json
 
@@ -53,6 +53,9 @@ from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event, data_lines
 from rollout_trace.wire.token_texts import RawsOf, texts_of
 from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
+
+if TYPE_CHECKING:
+    from rollout_trace.data.tokens import IntArray
 
 
 class _Logprobs(Struct, gc=False):
@@ -172,20 +175,9 @@ def decode_any(response: bytes, *, streamed: bool, status: int, request: Request
 
 def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> ResponseFacts | None:
     """The facts of an answer that is whole and has usual bodies alone, which are read at once; None of any other."""
-    parts = data_lines(response) if streamed else [response]
-    if not parts or (streamed and parts.pop() != b"[DONE]"):
-        return None
-    prompt = None
-    if (request.sampling or {}).get("return_token_ids"):
-        parts[0], prompt = cut_ids(parts[0], "prompt_token_ids")
+    has_ids = request.sampling is not None and bool(request.sampling.get("return_token_ids"))
     try:
-        bodies = list(map(_read_usual, parts))
-        listed = [raw for body in bodies if (raw := body.prompt_token_ids) is not NULL and raw != NULL]
-        if prompt is None:
-            prompt = ids_of_json(listed[0]) if listed else None
-        elif not listed or listed[0] != CUT:
-            # The list that was cut is something else's.
-            return None
+        bodies, prompt = _usual_bodies(response, streamed=streamed, has_ids=has_ids)
     except (*DECODE_ERRORS, ValueError):
         return None
     chunks = [body.choices[0] for body in bodies if body.choices]
@@ -216,6 +208,27 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     if part.choice.weight_versions is not None:
         settle(choice, FoundExtras(policy_spans=spans_of(part.choice.weight_versions)))
     return facts
+
+
+def _usual_bodies(response: bytes, *, streamed: bool, has_ids: bool) -> tuple[list[_UsualBody], IntArray | None]:
+    """The bodies of an answer, and the ids of its prompt. ``has_ids``: they may be in it.
+
+    Raises:
+        One of ``DECODE_ERRORS``, ValueError: it is cut, or has others than usual bodies.
+    """
+    parts = data_lines(response) if streamed else [response]
+    if not parts or (streamed and parts.pop() != b"[DONE]") or not parts:
+        raise ValueError("cut, or none")
+    ids = None
+    if has_ids:
+        parts[0], ids = cut_ids(parts[0], "prompt_token_ids")
+    bodies = list(map(_read_usual, parts))
+    listed = [raw for body in bodies if (raw := body.prompt_token_ids) is not NULL and raw != NULL]
+    if ids is None:
+        return bodies, ids_of_json(listed[0]) if listed else None
+    if not listed or listed[0] != CUT:
+        raise ValueError("the ids are something else's")
+    return bodies, ids
 
 
 def _choice_of(index: int, part: _Merged, prompt: Any, *, done: bool) -> ChoiceFacts:

@@ -90,9 +90,6 @@ def _count(option: str, value: Any, most: int | None) -> int | None:
     return number
 
 
-__all__ = ["Engine", "resolve"]
-
-
 EXTRA_OF: Final = {
     "routed_experts": "routed_experts",
     "prompt_logprobs": "prompt_logprobs",
@@ -167,10 +164,6 @@ def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, h
 # are asked for with the ids: see profiles.py.
 
 
-def _vllm(option: str, value: Any, form: _Form) -> Wish:
-    return _VLLM[option](option, value, form)
-
-
 def _vllm_experts(option: str, value: Any, form: _Form) -> Wish:
     absent = "start vLLM with --enable-return-routed-experts"
     if form.protocol == VLLM_GENERATE or (form.protocol != RESPONSES and not form.streamed):
@@ -213,12 +206,7 @@ def _vllm_mask(option: str, value: Any, form: _Form) -> Wish:
     return Wish(option, absent="start vLLM with --return-sampling-mask --logprobs-mode processed_logprobs")
 
 
-_VLLM: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
-    "routed_experts": _vllm_experts,
-    "prompt_logprobs": _vllm_prompt,
-    "top_logprobs": _vllm_top,
-    "sampling_mask": _vllm_mask,
-}
+_VLLM: Final = dict(zip(EXTRA_OF, (_vllm_experts, _vllm_prompt, _vllm_top, _vllm_mask), strict=True))
 
 
 # SGLang
@@ -266,12 +254,7 @@ def _sglang_mask(option: str, value: Any, form: _Form) -> Wish:
     return Wish(option, obstacle=f"SGLang never has it in {form}: {unstreamed}use {path_of(SGLANG_GENERATE)}")
 
 
-_SGLANG: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
-    "routed_experts": _sglang_experts,
-    "prompt_logprobs": _sglang_prompt,
-    "top_logprobs": _sglang_top,
-    "sampling_mask": _sglang_mask,
-}
+_SGLANG: Final = dict(zip(EXTRA_OF, (_sglang_experts, _sglang_prompt, _sglang_top, _sglang_mask), strict=True))
 
 
 # Others
@@ -324,7 +307,7 @@ def _by_text(engine: str, form: _Form) -> str:
 
 
 _ENGINES: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
-    "vllm": _vllm,
+    "vllm": lambda option, value, form: _VLLM[option](option, value, form),
     "sglang": _sglang,
     "llama-server": _llama_server,
     "dynamo": _dynamo,
@@ -353,4 +336,4 @@ def value_at(body: Mapping[str, Any], name: str) -> Any:
     return value if not inner else value.get(inner) if isinstance(value, Mapping) else None
 
 
-__all__ = ["EXTRA_OF", "NO_TOP_K", "Wish", "lacks_top_k", "path_of", "value_at", "wishes_for"]
+__all__ = ["EXTRA_OF", "NO_TOP_K", "Engine", "Wish", "lacks_top_k", "path_of", "resolve", "value_at", "wishes_for"]
