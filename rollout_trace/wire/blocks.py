@@ -1,4 +1,4 @@
-"""Anthropic's content blocks: merging the deltas of a stream, and the completion that blocks make."""
+"""Anthropic's content blocks: merging deltas of a stream, the completion that they make, messages as chat messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""``rt.Engine``: an engine, and what its answers are asked for beside token ids and logprobs."""
+"""``rt.Engine``: an engine, and what its answers are asked for beside token ids and logprobs.
+
+What its options add to a request of each engine, and which of them a form of call cannot meet: a form is a protocol,
+streamed or not. Names of fields may lead into an object: ``sampling_params.logprobs``. What vLLM 0.32 and llama-server
+send is recorded, SGLang 0.5.23 is known from its source, the others from their SDKs' types.
+"""
 
 from __future__ import annotations
 

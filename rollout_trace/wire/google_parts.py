@@ -1,4 +1,4 @@
-"""Google's content parts: merging those of a stream, and the completion that parts make."""
+"""Google's content parts: merging those of a stream, the completion that parts make, contents as chat messages."""
 
 from __future__ import annotations
 

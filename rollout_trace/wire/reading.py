@@ -1,4 +1,7 @@
-"""Shared parts of the decoders: the bodies of an answer, its choices, and the issues that they get."""
+"""Shared parts of the decoders: the bodies of an answer, its choices, its counts, and the issues that they get.
+
+The places of each count are in ``rollout_trace/data/counts.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output items of a response, as a completion."""
+"""Items of Responses: of the events of a stream, as a completion, and as chat messages."""
 
 from __future__ import annotations
 
