@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
@@ -11,28 +12,36 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import (
     fields_to_add,
     may_refuse_in_stream,
+    merged,
     took_in_stream,
     update_refusals,
     without_refused,
 )
-from rollout_trace.clients.wished import merged
+from rollout_trace.clients.recorder import current
 from rollout_trace.wire.added_chunks import answers_to
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from rollout_trace.record.call import Call
     from rollout_trace.record.settings import Settings
 
 
 class Exchange:
-    """The recorder's side of one request. A subclass knows the objects of its SDK or HTTP library."""
+    """The recorder's side of one request. A subclass knows the objects of its SDK or HTTP library.
 
-    __slots__ = ("_added", "call")
+    A context manager around the function that sends it, with all its attempts: an exception that leaves it is recorded
+    as the caller's, and a library below records nothing meanwhile.
+    """
+
+    __slots__ = ("_added", "_outer", "call")
 
     def __init__(self) -> None:
         self.call: Call | None = None
         """None where there is nothing to record."""
         self._added: dict[str, Any] = {}
-        """Fields that the request has beside the caller's own, by name; see ``wished.merged``."""
+        """Fields that the request has beside the caller's own, by name; see ``ask.merged``."""
+        self._outer: Call | None = None
 
     def begin(self, settings: Settings) -> None:
         """Begins the call, if this request is one. Never raises, save under pytest."""
@@ -48,6 +57,25 @@ class Exchange:
             self._add_capture_fields()
         except Exception as error:
             guard.failed("begin", self.call, error)
+
+    def __enter__(self) -> Self:
+        self._outer = current.get()
+        current.set(self.call)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        current.set(self._outer)
+        if error is not None:
+            try:
+                self._failed(error)
+            finally:
+                guard.hide_frame(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Records the exception that the caller gets instead of a response."""
+        recorder.failed(self.call, error)
 
     def _protocol(self, settings: Settings, method: str, path: str) -> str | None:
         """The protocol of the request; None where it generates nothing."""

@@ -18,7 +18,8 @@ No function raises, save under pytest, or waits for a disk or another call. Each
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.record.call import Call, Failure, drain, end
@@ -27,6 +28,46 @@ from rollout_trace.wire.protocols import model_in_path
 
 if TYPE_CHECKING:
     from rollout_trace.record.settings import Settings
+
+current: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
+"""The call that this context is sending: set while an SDK's ``request``, or an HTTP library's ``send``, runs, until its
+answer has begun. A library below finds it there, and records nothing."""
+
+
+def is_inside() -> bool:
+    """Whether this context is sending a call. Never one that has ended: tasks begun meanwhile keep the variable."""
+    call = current.get()
+    return call is not None and call.ended is None
+
+
+class ResponseHead:
+    """Status and headers of a response, in the names of httpx, and its body where that has been read."""
+
+    __slots__ = ("_content", "headers", "status_code")
+
+    def __init__(self, status_code: int, headers: Any, content: bytes | None = None) -> None:
+        self.status_code = status_code
+        self.headers = headers
+        self._content = content
+
+    @property
+    def content(self) -> bytes:
+        """The body.
+
+        Raises:
+            LookupError: nobody has read it.
+        """
+        if self._content is None:
+            raise LookupError("the body has not been read.")
+        return self._content
+
+
+class HTTPStatusError(Exception):
+    """Represents a response with an error status for which nothing is raised."""
+
+    def __init__(self, response: Any) -> None:
+        super().__init__(f"the server answered with status {response.status_code}.")
+        self.response = response
 
 
 def begin(settings: Settings, protocol: str | None, path: str = "") -> Call | None:

@@ -20,7 +20,7 @@ import orjson
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.outermost import current, is_inside
+from rollout_trace.clients.recorder import current, is_inside
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.record.settings import Settings, check_call_bytes
 

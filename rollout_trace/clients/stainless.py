@@ -18,9 +18,9 @@ from typing import Any
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import stainless_calls as calls
-from rollout_trace.clients.outermost import current
-from rollout_trace.clients.peek import peek, peek_async
+from rollout_trace.clients.recorder import current
 from rollout_trace.clients.swap import ClassSwap
+from rollout_trace.clients.tee import peek, peek_async
 from rollout_trace.record.settings import Settings
 
 _MARK = "_rollout_trace_settings"

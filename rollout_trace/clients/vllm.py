@@ -15,9 +15,9 @@ from rollout_trace import guard
 from rollout_trace.clients import recorder, sampler
 from rollout_trace.clients import vllm_outputs as outputs_of
 from rollout_trace.clients import vllm_requests as requests_of
-from rollout_trace.clients.google_calls import Ender
-from rollout_trace.clients.outermost import is_inside
+from rollout_trace.clients.recorder import is_inside
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
+from rollout_trace.clients.tee import Ender
 from rollout_trace.record.settings import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import profile
 

@@ -9,11 +9,10 @@ from rollout_trace.process import children, options
 from rollout_trace.process import hooks as hooks_module
 from rollout_trace.process import threads as threads_module
 from rollout_trace.process.environment import mark_environment
-from rollout_trace.process.frameworks import FRAMEWORKS
-from rollout_trace.process.http import LIBRARIES
+from rollout_trace.process.libraries import LIBRARIES, RecordedClients
+from rollout_trace.process.litellm import FRAMEWORKS
 from rollout_trace.process.options import Options
 from rollout_trace.process.parts import Handle, Part, watch
-from rollout_trace.process.sdks import RecordedClients
 from rollout_trace.record import lifecycle, silence
 
 if TYPE_CHECKING:

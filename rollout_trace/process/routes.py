@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from rollout_trace import guard
-from rollout_trace.clients import outermost
+from rollout_trace.clients import recorder
 
 CALL_HEADER = "x-rollout-trace-call"
 """Header of a redirected request that is an attempt of a recorded call: ``PID/CALL``. A forked process has its own."""
@@ -70,6 +70,6 @@ def target_of(method: str, url: str, body: bytes | None) -> Redirected | None:
 
 def call_header() -> dict[str, str]:
     """The header of a request that is sent in this context: empty where no recorded call sends it."""
-    call = outermost.current.get()
+    call = recorder.current.get()
     # A task that was begun inside a call keeps the variable when the call has ended.
     return {} if call is None or call.ended is not None else {CALL_HEADER: f"{os.getpid()}/{call.id}"}

@@ -17,10 +17,13 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.data.model import Step
+from rollout_trace.process.patches import Patches
 from rollout_trace.record import program
 from rollout_trace.record.model_frame import ModelFrame
 from rollout_trace.record.scope import active
@@ -187,3 +190,68 @@ class _Frame(ModelFrame):
 
     def steps(self) -> list[Step]:
         return [] if self._is_seen else super().steps()
+
+
+_CORES = {"litellm.router_python_core": "PythonCore", "litellm.router_rust.core": "_Driver"}
+"""Where litellm's router is since 1.109.2, and since 1.110."""
+
+
+def patch_cache(module: ModuleType, patches: Patches) -> None:
+    """Replaces what runs for each answer of litellm's cache."""
+    name = "_convert_cached_result_to_model_response"
+    if not _replace(module.LLMCachingHandler, name, recorded_cache_hit, patches):
+        _warn(name)
+
+
+def patch_router(module: ModuleType, patches: Patches) -> None:
+    """Replaces what decides that litellm's Router throws an answer away, where the router is this module."""
+    later = ("litellm.router_python_core", "litellm.router_rust")
+    if not _patch_discards(module.Router, patches) and not any(map(find_spec, later)):
+        _warn("_should_raise_content_policy_error")
+
+
+def patch_core(kind: str, module: ModuleType, patches: Patches) -> None:
+    """Does the same in a module of later releases."""
+    if not _patch_discards(getattr(module, kind, None), patches):
+        _warn(f"{kind}._blocked_error")
+
+
+def patch_utils(module: ModuleType, patches: Patches) -> None:
+    """Replaces the checks of answers in litellm."""
+    if not _replace(module, "post_call_processing", recorded_processing, patches):
+        _warn("post_call_processing")
+
+
+def _patch_discards(owner: Any, patches: Patches) -> bool:
+    makers = {
+        "_should_raise_content_policy_error": recorded_decision,
+        "_should_raise_anthropic_refusal_error": recorded_decision,
+        "_blocked_error": recorded_block,
+    }
+    found = [_replace(owner, name, make, patches) for name, make in makers.items()]
+    return any(found)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any, Callable[[], bool]], Any], patches: Patches) -> bool:
+    if not hasattr(owner, name):
+        return False
+    patches.replace(owner, name, lambda original: make(original, lambda: patches.is_active))
+    return True
+
+
+def _warn(name: str) -> None:
+    # Private names. Calls are recorded all the same.
+    guard.warn_once(
+        f"litellm:{name}",
+        f"this release of litellm has no {name}: answers that litellm takes from its cache, or discards, are not "
+        "marked as such in an instrumented process. litellm 1.110.2 has it.",
+    )
+
+
+FRAMEWORKS: dict[str, Callable[[Any, Patches], None]] = {
+    "litellm.caching.caching_handler": patch_cache,
+    "litellm.router": patch_router,
+    **{name: functools.partial(patch_core, kind) for name, kind in _CORES.items()},
+    "litellm.utils": patch_utils,
+}
+"""The modules to wait for, and what replaces their functions."""
