@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollout_trace.guard import hide_frame
+from rollout_trace.guard import hidden_frame
 from rollout_trace.process.boot import sitecustomize
 from rollout_trace.record import ancestry
 
@@ -56,10 +56,10 @@ class Task:
         begun = ancestry.begin_task(ancestry.parse(self.variables.get(ancestry.PARENT)))
         ended_by: BaseException | None = None
         try:
-            return self.function(*args, **kwargs)
+            with hidden_frame:
+                return self.function(*args, **kwargs)
         except BaseException as error:
             ended_by = error
-            hide_frame(error)
             raise
         finally:
             ancestry.end_task(begun, ended_by)

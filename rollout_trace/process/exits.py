@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.process import first, rewards, summary
+from rollout_trace.process import rewards, summary
 from rollout_trace.process.patches import Patches
 from rollout_trace.record import process_end, program, tally
 
@@ -43,7 +43,7 @@ def _closing_before(exit_now: Callable[[int], Any]) -> Callable[[int], Any]:
 
 def _end_program() -> None:
     """Closes the program's trajectory. Runs before what closes the others, as aborted."""
-    if first.is_first():
+    if _is_first():
         guard.run_all("reward", rewards.give_to_open)
     if process_end.is_signalled():
         program.close(status="aborted")
@@ -58,8 +58,8 @@ def report() -> None:
         return
     _reported_in = os.getpid()
     own = tally.own()
-    if not first.is_first():
-        if first.is_first_alive():
+    if not _is_first():
+        if _is_first_alive():
             summary.leave(own)
         return
     total = summary.gathered(own)
@@ -67,3 +67,25 @@ def report() -> None:
     if "ROLLOUT_TRACE_QUIET" not in os.environ and sys.stderr is not None:
         summary.show(total, sys.stderr)
     process_end.keep_interrupt()
+
+
+def _is_first() -> bool:
+    """Whether this is the process whose end is the end of the run: the first Python process of the command."""
+    return _first_id() == str(os.getpid())
+
+
+def _is_first_alive() -> bool:
+    """Whether the first process still runs, so that what is left for it will be read."""
+    first = _first_id()
+    if not first.isdigit() or sys.platform == "win32":
+        return False
+    try:
+        os.kill(int(first), 0)
+    except OSError:
+        return False
+    return True
+
+
+def _first_id() -> str:
+    """Its process id; empty where there is none."""
+    return os.environ.get("ROLLOUT_TRACE_FIRST", "").partition(":")[2].partition(":")[0]

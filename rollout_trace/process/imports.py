@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -11,19 +10,10 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from rollout_trace import guard
+from rollout_trace._forks import lock_for
 
 Hook: TypeAlias = Callable[[ModuleType], object]
-# One for all: a forked process cannot find the locks of every object, and another thread may have held one.
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_lock = lock_for(__name__)
 
 
 class ImportWatch:
@@ -195,3 +185,7 @@ class _Execution:
         self._execute(module)
         if is_watched:
             self._watch.imported(name, module)
+
+
+watch = ImportWatch()
+"""The one of this process: of two, one would not see the modules that the other reports."""

@@ -6,7 +6,7 @@ The seams are below those of the recorder: steps, responses, event hooks and exc
 from __future__ import annotations
 
 from rollout_trace.process import routes
-from rollout_trace.process.parts import Handle, Part
+from rollout_trace.process.patches import Handle, Part
 from rollout_trace.process.redirect_aiohttp import redirect_aiohttp
 from rollout_trace.process.redirect_httpx import redirect_httpx
 from rollout_trace.process.redirect_lm15 import redirect_lm15

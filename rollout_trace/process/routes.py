@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from rollout_trace import guard
+from rollout_trace._forks import lock_for
 from rollout_trace.clients import recorder
 
 CALL_HEADER = "x-rollout-trace-call"
@@ -26,18 +26,8 @@ Route: TypeAlias = Callable[[str, str, "bytes | None"], "Redirected | None"]
 """From method, URL and body of a request (None: a stream, which only its HTTP library may read) to where it is sent;
 None: it is left alone. Called on any thread."""
 
-_lock = threading.Lock()
+_lock = lock_for(__name__)
 _routes: tuple[Route, ...] = ()
-
-
-def _after_fork() -> None:
-    """Renews the lock in a forked process: another thread may have held it at the fork."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def add(route: Route) -> None:

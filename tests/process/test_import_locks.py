@@ -149,7 +149,7 @@ print(process.exitcode)
 """
 
 
-LOCKED = ["process.parts", "process.imports", "record.fallback", "record.destination"]
+LOCKED = ["process.patches", "process.imports", "record.fallback", "record.destination"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
