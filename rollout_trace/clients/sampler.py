@@ -213,6 +213,22 @@ def begun(make: Callable[[], C]) -> C | None:
         return None
 
 
+def begun_with(
+    make: Callable[[inspect.BoundArguments], C], function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> C | None:
+    """``begun`` for calls that are made from the arguments by name; None, too, where the function does not take them.
+
+    Then its own call raises what is wrong.
+    """
+    if is_inside():
+        return None
+    try:
+        bound = signature_of(function).bind(*args, **kwargs)
+    except TypeError:
+        return None
+    return begun(lambda: make(bound))
+
+
 def answered(call: Call | None, body: Mapping[str, Any] | None) -> None:
     """Ends a call with its answer; None: it got none."""
     if call is None:
@@ -252,12 +268,3 @@ def _plain(value: Any) -> Any:
 def signature_of(function: Any) -> inspect.Signature:
     """The signature of a function, looked at once."""
     return inspect.signature(function)
-
-
-def arguments_of(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-    """The arguments of a call by name.
-
-    Raises:
-        TypeError: the function does not take them: its own call will raise it.
-    """
-    return signature_of(function).bind(*args, **kwargs)

@@ -18,16 +18,14 @@ if TYPE_CHECKING:
     from rollout_trace.clients.httpx import http_kind, wrap_httpx
     from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.clients.swap import ClassSwap
-    from rollout_trace.clients.transformers_rows import TransformersGeneration
+    from rollout_trace.clients.transformers import TransformersGeneration
     from rollout_trace.data.model import Completion, ErrorInfo, Step, TokenIssue, ToolCall, ToolRun, Usage
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.guard import warn_once
     from rollout_trace.integration.clients import check_engine, is_left_to_process, is_recorded, record_client
-    from rollout_trace.integration.failures import report_failure
-    from rollout_trace.integration.generators import run_async_generator, run_generator
-    from rollout_trace.integration.installed import About, framework_missing
+    from rollout_trace.integration.generators import report_failure, run_async_generator, run_generator
+    from rollout_trace.integration.installed import About, framework_missing, lazy_package
     from rollout_trace.integration.litellm import litellm_client, litellm_route, record_litellm_client
-    from rollout_trace.integration.package import lazy_package
     from rollout_trace.integration.values import snapshot
     from rollout_trace.record.call import Call
     from rollout_trace.record.context import current, propagate
@@ -42,14 +40,14 @@ if TYPE_CHECKING:
 # Imported on first use: the entry point of an integration uses `About` alone, and must be fast to import.
 _HOMES = {
     # Declaring the package of an integration.
-    "rollout_trace.integration.installed": ("About", "framework_missing"),
-    "rollout_trace.integration.package": ("lazy_package",),
+    "rollout_trace.integration.installed": ("About", "framework_missing", "lazy_package"),
     # Frames, and the context they are entered in.
     "rollout_trace.record.frames": ("AgentFrame", "ToolFrame", "guarded"),
     "rollout_trace.record.model_frame": ("ModelFrame",),
     "rollout_trace.record.scope": ("Frame", "active", "current_scope", "enter", "entered"),
     "rollout_trace.record.context": ("current", "propagate"),
-    "rollout_trace.integration.generators": ("run_async_generator", "run_generator"),
+    # `report_failure`: of the integration itself.
+    "rollout_trace.integration.generators": ("report_failure", "run_async_generator", "run_generator"),
     "rollout_trace.integration.values": ("snapshot",),
     # Files that the integration opens itself, beside the framework's own.
     "rollout_trace.record.destination": ("recording_here",),
@@ -60,7 +58,7 @@ _HOMES = {
     "rollout_trace.clients.httpx": ("http_kind", "wrap_httpx"),
     "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.clients.swap": ("ClassSwap",),
-    "rollout_trace.clients.transformers_rows": ("TransformersGeneration",),
+    "rollout_trace.clients.transformers": ("TransformersGeneration",),
     "rollout_trace.wire.engine": ("Engine",),
     "rollout_trace.wire.profiles": ("EngineName",),
     "rollout_trace.integration.clients": ("check_engine", "is_left_to_process", "is_recorded", "record_client"),
@@ -69,9 +67,7 @@ _HOMES = {
     "rollout_trace.data.model": ("Completion", "ErrorInfo", "Step", "TokenIssue", "ToolCall", "ToolRun", "Usage"),
     "rollout_trace.data.trajectory": ("Trajectory",),
     "rollout_trace.record.call": ("Call",),
-    # Failures of the integration itself.
     "rollout_trace.guard": ("warn_once",),
-    "rollout_trace.integration.failures": ("report_failure",),
 }
 if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

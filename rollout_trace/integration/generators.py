@@ -10,11 +10,27 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
-from rollout_trace.integration.failures import report_failure
+from rollout_trace import guard
 from rollout_trace.record.scope import Frame, current_frame, enter
 
 Y = TypeVar("Y")
 R = TypeVar("R")
+
+
+def report_failure(where: str, error: Exception) -> None:
+    """Logs a failure of the integration's own code and counts it in ``rt.stats().recorder_errors``.
+
+    For code that cannot be decorated with ``guarded``, such as a part of a coroutine. Failures of one class in one
+    place are logged once.
+
+    Args:
+        where: the place, in a word or two: ``"close"``.
+        error: the failure.
+
+    Raises:
+        Exception: ``error`` itself, under pytest only.
+    """
+    guard.failed(where, None, error)
 
 
 def run_generator(

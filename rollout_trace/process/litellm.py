@@ -44,17 +44,10 @@ _SAMPLING = (
 )  # fmt: skip
 
 
-def recorded_cache_hit(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of ``LLMCachingHandler._convert_cached_result_to_model_response``."""
-
-    @functools.wraps(original)
-    def convert(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_active():
-            # Before: the original changes what it is given.
-            guard.run_all("cached", functools.partial(_cached, original, self, args, kwargs))
-        return original(self, *args, **kwargs)
-
-    return convert
+def _convert(original: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -> Any:
+    # Before: the original changes what it is given.
+    guard.run_all("cached", functools.partial(_cached, original, handler, args, kwargs))
+    return original(handler, *args, **kwargs)
 
 
 def _cached(original: Callable[..., Any], handler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -103,48 +96,26 @@ def _answer(step: Step) -> dict[str, Any]:
     return {name: getattr(step, name) for name in names if getattr(step, name) is not None}
 
 
-def recorded_decision(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of the functions of the router that decide whether an answer is thrown away."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def should_raise(*args: Any, **kwargs: Any) -> Any:
-        is_thrown_away = original(*args, **kwargs)
-        if is_thrown_away and is_active():
-            guard.run_all(
-                "superseded", lambda: _superseded(signature.bind_partial(*args, **kwargs).arguments.get("response"))
-            )
-        return is_thrown_away
-
-    return should_raise
+def _should_raise(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    is_thrown_away = original(*args, **kwargs)
+    if is_thrown_away:
+        given = inspect.signature(original).bind_partial
+        guard.run_all("superseded", lambda: _superseded(given(*args, **kwargs).arguments.get("response")))
+    return is_thrown_away
 
 
-def recorded_block(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of ``_Driver._blocked_error``."""
-
-    @functools.wraps(original)
-    def blocked_error(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_active():
-            guard.run_all("superseded", lambda: _superseded(self._last_response))
-        return original(self, *args, **kwargs)
-
-    return blocked_error
+def _blocked_error(original: Callable[..., Any], driver: Any, *args: Any, **kwargs: Any) -> Any:
+    guard.run_all("superseded", lambda: _superseded(driver._last_response))
+    return original(driver, *args, **kwargs)
 
 
-def recorded_processing(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of ``litellm.utils.post_call_processing``."""
-
-    @functools.wraps(original)
-    def process(original_response: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(original_response, *args, **kwargs)
-        except Exception as error:
-            if is_active():
-                options = kwargs.get("optional_params") or next((one for one in args if isinstance(one, dict)), {})
-                guard.run_all("superseded", functools.partial(_refused, original_response, error, options))
-            raise
-
-    return process
+def _process(original: Callable[..., Any], original_response: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(original_response, *args, **kwargs)
+    except Exception as error:
+        options = kwargs.get("optional_params") or next((one for one in args if isinstance(one, dict)), {})
+        guard.run_all("superseded", functools.partial(_refused, original_response, error, options))
+        raise
 
 
 def _superseded(response: Any) -> None:
@@ -199,7 +170,7 @@ _CORES = {"litellm.router_python_core": "PythonCore", "litellm.router_rust.core"
 def patch_cache(module: ModuleType, patches: Patches) -> None:
     """Replaces what runs for each answer of litellm's cache."""
     name = "_convert_cached_result_to_model_response"
-    if not _replace(module.LLMCachingHandler, name, recorded_cache_hit, patches):
+    if not _replace(module.LLMCachingHandler, name, _convert, patches):
         _warn(name)
 
 
@@ -218,25 +189,23 @@ def patch_core(kind: str, module: ModuleType, patches: Patches) -> None:
 
 def patch_utils(module: ModuleType, patches: Patches) -> None:
     """Replaces the checks of answers in litellm."""
-    if not _replace(module, "post_call_processing", recorded_processing, patches):
+    if not _replace(module, "post_call_processing", _process, patches):
         _warn("post_call_processing")
 
 
 def _patch_discards(owner: Any, patches: Patches) -> bool:
-    makers = {
-        "_should_raise_content_policy_error": recorded_decision,
-        "_should_raise_anthropic_refusal_error": recorded_decision,
-        "_blocked_error": recorded_block,
-    }
-    found = [_replace(owner, name, make, patches) for name, make in makers.items()]
+    found = [
+        _replace(owner, "_should_raise_content_policy_error", _should_raise, patches),
+        _replace(owner, "_should_raise_anthropic_refusal_error", _should_raise, patches),
+        _replace(owner, "_blocked_error", _blocked_error, patches),
+    ]
     return any(found)
 
 
-def _replace(owner: Any, name: str, make: Callable[[Any, Callable[[], bool]], Any], patches: Patches) -> bool:
-    if not hasattr(owner, name):
-        return False
-    patches.replace(owner, name, lambda original: make(original, lambda: patches.is_active))
-    return True
+def _replace(owner: Any, name: str, function: Callable[..., Any], patches: Patches) -> bool:
+    if hasattr(owner, name):
+        patches.wrap(owner, name, function)
+    return hasattr(owner, name)
 
 
 def _warn(name: str) -> None:

@@ -137,19 +137,7 @@ def _in_force(template: Settings, address: Callable[[], object]) -> Settings | N
     return None if options is None else options.settings(template, address)
 
 
-def _openai(address: Callable[[], object]) -> Settings | None:
-    return _in_force(OPENAI, address)
-
-
-def _anthropic(address: Callable[[], object]) -> Settings | None:
-    return _in_force(ANTHROPIC, address)
-
-
-def _http(address: Callable[[], object]) -> Settings | None:
-    return _in_force(HTTP, address)
-
-
 # One object each for as long as the process runs: classes are made for settings.
-OPENAI = Settings(openai.protocol_of, source=_openai)
-ANTHROPIC = Settings(anthropic.protocol_of, source=_anthropic)
-HTTP = Settings(protocol_of_path, source=_http, is_http=True, is_guess=True)
+OPENAI: Settings = Settings(openai.protocol_of, source=lambda address: _in_force(OPENAI, address))
+ANTHROPIC: Settings = Settings(anthropic.protocol_of, source=lambda address: _in_force(ANTHROPIC, address))
+HTTP: Settings = Settings(protocol_of_path, source=lambda address: _in_force(HTTP, address), is_http=True, is_guess=True)
