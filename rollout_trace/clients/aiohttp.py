@@ -248,16 +248,6 @@ def _end(stream: Any, cut: BaseException | None = None, *, is_whole: bool = Fals
         _teed.take_off(stream)
 
 
-def _is_closing(error: BaseException) -> bool:
-    """Whether an exception is what ``close`` or ``release`` of a response puts on its stream."""
-    return type(error).__name__ == "ClientConnectionError" and error.args == ("Connection closed",)
-
-
-def _copied(error: BaseException) -> BaseException:
-    # Without its traceback, in whose frames the stream is: it would never be freed.
-    return type(error)(*error.args)
-
-
 def _methods(base: Any, hides: bool) -> dict[str, Any]:
     """The methods of a stream that record what is read. It has them until its end."""
 
@@ -281,7 +271,8 @@ def _methods(base: Any, hides: bool) -> dict[str, Any]:
         except (asyncio.CancelledError, asyncio.TimeoutError) as error:
             one = _tees.get(id(self))
             if one is not None:
-                one.interruption = _copied(error)
+                # Without its traceback, in whose frames the stream is: it would never be freed.
+                one.interruption = type(error)(*error.args)
             raise
 
     def feed_data(self: Any, data: bytes, *args: Any, **kwargs: Any) -> Any:
@@ -300,8 +291,9 @@ def _methods(base: Any, hides: bool) -> dict[str, Any]:
 
     def set_exception(self: Any, exc: BaseException, *args: Any, **kwargs: Any) -> None:
         base.set_exception(self, exc, *args, **kwargs)
-        # What has arrived and was not read cannot be read any more.
-        _end(self, None if _is_closing(exc) else exc)
+        # What has arrived and was not read cannot be read any more. The first is what `close` or `release` puts there.
+        is_closing = type(exc).__name__ == "ClientConnectionError" and exc.args == ("Connection closed",)
+        _end(self, None if is_closing else exc)
 
     def __del__(self: Any) -> None:
         # A stream that nobody closed. It only marks the call as ended: a finalizer must take no lock.

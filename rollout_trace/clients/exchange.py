@@ -12,7 +12,6 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import (
     fields_to_add,
     may_refuse_in_stream,
-    merged,
     took_in_stream,
     update_refusals,
     without_refused,
@@ -50,10 +49,13 @@ class Exchange:
             protocol = self._protocol(settings, method, path)
             if protocol is None:
                 return
-            in_force = self._in_force(settings)
-            if in_force is None:
-                return
-            self.call = recorder.begin(in_force, protocol, path)
+            if settings.source is not None:
+                found = settings.source(self._address)
+                if found is None:
+                    return
+                # A client of an instrumented process may be bound to a trajectory.
+                settings = found if settings.trajectory is None else replace(found, trajectory=settings.trajectory)
+            self.call = recorder.begin(settings, protocol, path)
             self._add_capture_fields()
         except Exception as error:
             guard.failed("begin", self.call, error)
@@ -80,16 +82,6 @@ class Exchange:
     def _protocol(self, settings: Settings, method: str, path: str) -> str | None:
         """The protocol of the request; None where it generates nothing."""
         return settings.protocol_of(method, path)
-
-    def _in_force(self, settings: Settings) -> Settings | None:
-        """The settings to record with; None where nothing is to be recorded."""
-        if settings.source is None:
-            return settings
-        found = settings.source(self._address)
-        # A client of an instrumented process may be bound to a trajectory.
-        if found is None or settings.trajectory is None:
-            return found
-        return replace(found, trajectory=settings.trajectory)
 
     def _endpoint(self) -> tuple[str, str]:
         """HTTP method and path."""
@@ -132,10 +124,6 @@ class Exchange:
         except Exception as failure:
             guard.failed("peek", self.call, failure)
             return False
-
-    def _body_fields(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields to put over the caller's body."""
-        return merged(self._added, body)
 
     def _add_capture_fields(self) -> None:
         if self.call is None or self.call.profile is None:

@@ -6,13 +6,14 @@ import functools
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import without_alternatives
+from rollout_trace.clients.ask import merged, without_alternatives
 from rollout_trace.clients.exchange import Exchange, content_of
 from rollout_trace.clients.recorder import HTTPStatusError, is_inside
 from rollout_trace.wire.protocols import has_keys, protocol_of_path
@@ -94,26 +95,20 @@ class HTTPExchange(Exchange):
 
     def _failed(self, error: BaseException) -> None:
         # The exceptions of some libraries have no request, and the address in their text.
-        self._remember_keys()
-        credentials.remember_sent(error)
-        super()._failed(error)
-
-    def _remember_keys(self) -> None:
-        try:
+        with suppress(ValueError):  # No address: nothing was sent.
             parts = urlsplit(self.url)
             credentials.remember_request(self.headers, parts.query)
             if parts.password:
                 credentials.remember(unquote(parts.password))
-        except ValueError:
-            # No address: nothing was sent.
-            return
+        credentials.remember_sent(error)
+        super()._failed(error)
 
     def content_to_send(self) -> bytes | None:
         """The body with the added fields; None where the caller's own is to be sent."""
         if not self._added:
             return None
         try:
-            return with_fields(self.content or b"", self._body or {}, self._body_fields(self._body or {}))
+            return with_fields(self.content or b"", self._body or {}, merged(self._added, self._body or {}))
         except Exception as error:
             self.ask_nothing(error)
             return None
@@ -217,7 +212,7 @@ class HTTPExchange(Exchange):
 
     def _sent_body(self) -> Mapping[str, Any]:
         body = self._body or {}
-        return {**body, **self._body_fields(body)}
+        return {**body, **merged(self._added, body)}
 
     def _set_added(self, added: dict[str, Any]) -> None:
         super()._set_added(added)

@@ -61,7 +61,9 @@ class _Exchange(HTTPExchange):
     def _record_body(self, call: Call, response: Any) -> None:
         call.is_decompressed = is_unpacked = _is_unpacked(response)
         if not response._content_consumed:
-            _tee(response.raw, call)
+            # What is read from urllib3's response goes to the call, with its end and its error.
+            vars(response.raw)[_TEE] = _Tee(call)
+            _teed.put_on(response.raw, None, _methods)
             return
         is_short = _is_short(response.raw)
         record = recorder.body if is_unpacked and not is_short else recorder.receive
@@ -97,12 +99,6 @@ _TEE = "_rollout_trace_tee"
 _teed: ClassSwap[None] = ClassSwap("_rollout_trace_teed")
 
 
-def _tee(raw: Any, call: Call) -> None:
-    """Passes what is read from a response of urllib3 to a call, with its end and its error."""
-    vars(raw)[_TEE] = _Tee(call)
-    _teed.put_on(raw, None, _methods)
-
-
 class _Tee:
     __slots__ = ("added", "call", "failure", "is_over", "is_reading", "ready")
 
@@ -135,7 +131,7 @@ class _Tee:
         """The next bytes to hand on, at most ``size``; after the last ones, the failure that the body ended with."""
         if self.failure is not None and not self.ready:
             failure, self.failure = self.failure, None
-            self._leave(raw)
+            self.leave(raw)
             try:
                 raise failure
             finally:
@@ -143,7 +139,7 @@ class _Tee:
                 del failure
         found = bytes(self.ready[:size])
         del self.ready[:size]
-        self._leave(raw)
+        self.leave(raw)
         return found
 
     def finish(self, raw: Any) -> None:
@@ -160,15 +156,10 @@ class _Tee:
         self.is_over = True
         if self.added is not None:
             self.ready += self.added.rest()
-        self._leave(raw)
+        self.leave(raw)
 
-    def drop(self, raw: Any) -> None:
-        """Hands nothing more on: the response is closed."""
-        self.ready.clear()
-        self.failure = None
-        self._leave(raw)
-
-    def _leave(self, raw: Any) -> None:
+    def leave(self, raw: Any) -> None:
+        """Gives the response its own class again, unless there is still something to hand on."""
         if self.is_over and not self.ready and self.failure is None and vars(raw).pop(_TEE, None) is not None:
             _teed.take_off(raw)
 
@@ -245,7 +236,9 @@ def _methods(base: Any, _: None) -> dict[str, Any]:
         # Before it is closed: should that raise, the call has ended all the same.
         if tee is not None and not tee.is_reading:
             tee.end(self)
-            tee.drop(self)
+            tee.ready.clear()
+            tee.failure = None
+            tee.leave(self)
         base.close(self)
 
     def __del__(self: Any) -> None:

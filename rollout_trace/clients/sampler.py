@@ -194,14 +194,11 @@ class Calls:
                 raise RuntimeError(f"{len(found)} answers came for {len(self.calls)} prompts.")
         except Exception as error:
             found = ()
-            self._report(error)
+            for call in self.calls:
+                guard.failed("answer", call, error)
         finally:
             for at, call in enumerate(self.calls):
                 answered(call, found[at] if at < len(found) else None)
-
-    def _report(self, error: Exception) -> None:
-        for call in self.calls:
-            guard.failed("answer", call, error)
 
 
 def begun(make: Callable[[], C]) -> C | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
+from rollout_trace.clients.ask import merged
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.recorder import HTTPStatusError, current
 from rollout_trace.clients.tee import added_chunks, hide_added, tee
@@ -102,7 +103,7 @@ class Request(Exchange):
 
     def _set_added(self, added: dict[str, Any]) -> None:
         super()._set_added(added)
-        self.options = _with_fields(self.caller_options, self._body_fields(self._caller_body() or {}))
+        self.options = _with_fields(self.caller_options, merged(self._added, self._caller_body() or {}))
 
     def _endpoint(self) -> tuple[str, str]:
         return self.caller_options.method, self.caller_options.url
@@ -129,9 +130,12 @@ def attempt_failed() -> None:
     """Ends an attempt of the current call with the exception being handled; the SDK will retry."""
     call = current.get()
     if call is not None:
-        cause = _cause_of(sys.exc_info()[1])
-        credentials.remember_sent(cause)
-        recorder.attempt_failed(call, cause)
+        error = sys.exc_info()[1]
+        # The HTTP library's exception, where the SDK has wrapped it.
+        if type(error).__module__.partition(".")[0] in ("openai", "anthropic"):
+            error = getattr(error, "__cause__", None) or error
+        credentials.remember_sent(error)
+        recorder.attempt_failed(call, error)
 
 
 def may_be_retried(response: Any) -> None:
@@ -208,13 +212,6 @@ class _AttemptListener:
     @property
     def _is_last(self) -> bool:
         return len(self._call.attempts) == self._number
-
-
-def _cause_of(error: BaseException | None) -> BaseException | None:
-    """The HTTP library's exception behind an SDK's own; any other exception itself."""
-    if error is None or type(error).__module__.partition(".")[0] not in ("openai", "anthropic"):
-        return error
-    return error.__cause__ or error
 
 
 def _content_of_error(error: BaseException) -> bytes | None:

@@ -249,8 +249,11 @@ def _async_methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
         if run is None or run.calls[0] is None:
             return base.generate(self, *args, **kwargs)
         call = run.calls[0]
+        kind = getattr(run.bound.arguments.get("sampling_params"), "output_kind", None)
+        are_deltas = getattr(kind, "value", kind) == _DELTA
+        deltas = vllm_json.Deltas(run.sent[0], run.facts[0], are_deltas=are_deltas)
         # The call begins here, in this context, wherever the outputs are read.
-        return _stream(call, base.generate(*run.bound.args, **run.bound.kwargs), _deltas(run), Ender(call))
+        return _stream(call, base.generate(*run.bound.args, **run.bound.kwargs), deltas, Ender(call))
 
     return {"generate": generate, "__reduce_ex__": sampler.plain_copies(base)}
 
@@ -264,12 +267,6 @@ def _one_prompt(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         )
         return [{"stream": True}]
     return [{"stream": True, **vllm_json.prompt_fields(prompt)}]
-
-
-def _deltas(run: _Run) -> vllm_json.Deltas:
-    kind = getattr(run.bound.arguments.get("sampling_params"), "output_kind", None)
-    are_deltas = getattr(kind, "value", kind) == _DELTA
-    return vllm_json.Deltas(run.sent[0], run.facts[0], are_deltas=are_deltas)
 
 
 async def _stream(call: Call, items: Any, deltas: vllm_json.Deltas, ender: Ender) -> AsyncIterator[Any]:

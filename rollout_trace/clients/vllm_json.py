@@ -98,21 +98,17 @@ def sampling_fields(params: Any, lora: Any) -> dict[str, Any]:
     """The sampling parameters that are not vLLM's defaults, always ``n``, ``temperature``, ``max_tokens``; the LoRA."""
     found: dict[str, Any] = {}
     if params is not None:
-        defaults = _defaults(_kind(params))
+        defaults = _defaults(params.__class__)
         for name in _names(params):
             value = getattr(params, name, None)
             if value is not None and (name in _ALWAYS or value != defaults.get(name)):
-                found[name] = _without_nulls(value) if name == "structured_outputs" else value
+                found[name] = _set_fields(value) if name == "structured_outputs" else value
         if hasattr(params, "beam_width"):
             found["use_beam_search"] = True
     if lora is not None:
         names = ("lora_name", "lora_int_id", "lora_path")
         found["lora_request"] = {name: getattr(lora, name, None) for name in names}
     return found
-
-
-def _kind(thing: object) -> Any:
-    return type(thing)
 
 
 def _names(params: Any) -> Sequence[str]:
@@ -130,7 +126,7 @@ def _defaults(kind: Any) -> Mapping[str, Any]:
     return {name: getattr(plain, name, None) for name in _names(plain)}
 
 
-def _without_nulls(value: Any) -> Any:
+def _set_fields(value: Any) -> Any:
     return {name: one for name, one in vars_of(value).items() if one is not None and not name.startswith("_")} or value
 
 
@@ -154,7 +150,8 @@ def answer_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any
 def head_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The answer around its choices."""
     ids = getattr(output, "prompt_token_ids", None)
-    head: dict[str, Any] = {"id": _text(getattr(output, "request_id", None)), "lists_sampled": True, **facts}
+    identity = getattr(output, "request_id", None)
+    head: dict[str, Any] = {"id": None if identity is None else str(identity), "lists_sampled": True, **facts}
     if ids is not None and ids != sent:
         head["prompt_token_ids"] = list(ids)
     cached = getattr(output, "num_cached_tokens", None)
@@ -210,12 +207,12 @@ def beams_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any]
     prompt: list[int] | None = None
     for index, one in enumerate(sequences):
         # Each holds its prompt; there are as many logprobs as sampled tokens, and an end token need not have one.
-        prompt = _prompt_of(one) if prompt is None else prompt
+        if prompt is None and (own := _own_prompt(one).get("prompt_token_ids")) is not None:
+            prompt = list(own)
         ids = list(one.tokens[len(prompt) :] if prompt is not None else ())
         choices.append(choice_of(_Beam(index, _text_of(one), ids, one)))
-    own = {} if prompt is None or prompt == sent else {"prompt_token_ids": prompt}
-    answer: dict[str, Any] = {**facts, **own, "choices": choices}
-    return answer
+    named = {} if prompt is None or prompt == sent else {"prompt_token_ids": prompt}
+    return {**facts, **named, "choices": choices}
 
 
 class _Beam:
@@ -230,11 +227,6 @@ def _own_prompt(sequence: Any) -> Mapping[str, Any]:
     prompt = getattr(sequence, "orig_prompt", None)
     prompt = prompt.get("decoder_prompt", prompt) if isinstance(prompt, Mapping) else None
     return prompt if isinstance(prompt, Mapping) else {}
-
-
-def _prompt_of(sequence: Any) -> list[int] | None:
-    ids = _own_prompt(sequence).get("prompt_token_ids")
-    return None if ids is None else list(ids)
 
 
 def _text_of(sequence: Any) -> str | None:
@@ -297,7 +289,3 @@ def _npy(experts: Any) -> str:
     file = io.BytesIO()
     np.save(file, np.ascontiguousarray(experts), allow_pickle=False)
     return base64.b64encode(file.getvalue()).decode()
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)

@@ -13,31 +13,22 @@ from rollout_trace import guard
 from rollout_trace.guard import hidden_frame
 from rollout_trace.process.child_tasks import Forking, Inherited, Task
 from rollout_trace.process.environment import environment_for, variables_for_python
-from rollout_trace.process.patches import Patches
+from rollout_trace.process.patches import Patches, wrapping
 from rollout_trace.process.threads import POOL_METHODS, carried_callback, with_callables, with_nothing_current
 from rollout_trace.record import ancestry
 from rollout_trace.record.ancestry import OUTPUT, PARENT
-
-
-def _patch_subprocess(module: ModuleType, patches: Patches) -> None:
-    patches.wrap(module.Popen, "__init__", _popen)
-
 
 _ENV = 11
 """Position of ``env`` among the arguments of ``Popen``, after the object itself."""
 
 
 def _popen(original: Callable[..., None], /, *args: Any, **kwargs: Any) -> None:
-    args, kwargs = _with_environment(args, kwargs)
+    if len(args) <= _ENV:
+        kwargs = _with_named_environment(kwargs)
+    else:
+        args = (*args[:_ENV], _with_named_environment({"env": args[_ENV]})["env"], *args[_ENV + 1 :])
     with hidden_frame:
         return original(*args, **kwargs)
-
-
-def _with_environment(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of ``Popen`` with the variables added to a copy of ``env``."""
-    if len(args) <= _ENV:
-        return args, _with_named_environment(kwargs)
-    return (*args[:_ENV], _with_named_environment({"env": args[_ENV]})["env"], *args[_ENV + 1 :]), kwargs
 
 
 def _patch_asyncio(module: ModuleType, patches: Patches) -> None:
@@ -67,10 +58,6 @@ def _with_named_environment(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if environment is None else {**kwargs, "env": environment}
 
 
-def _patch_process(module: ModuleType, patches: Patches) -> None:
-    patches.wrap(module.BaseProcess, "start", _process_start)
-
-
 def _process_start(original: Callable[..., None], process: Any) -> None:
     variables = variables_for_python()
     with hidden_frame:
@@ -95,11 +82,6 @@ def _variables_for_task() -> dict[str, str]:
     return variables_for_python() if _is_own_interpreter() else {}
 
 
-def _patch_executor(module: ModuleType, patches: Patches) -> None:
-    patches.wrap(module.ProcessPoolExecutor, "submit", _submit)
-    patches.wrap(module.ProcessPoolExecutor, "map", _map)
-
-
 def _submit(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     variables = _variables_for_task()
     with hidden_frame:
@@ -116,29 +98,21 @@ def _map(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], *itera
         return original(pool, Task(fn, variables) if variables else fn, *iterables, **kwargs)
 
 
-def _patch_pools(module: ModuleType, patches: Patches) -> None:
-    patches.wrap(module.Pool, "__init__", partial(_pool_init, module.ThreadPool))
-    for name, callbacks in POOL_METHODS.items():
-        patches.wrap(module.Pool, name, partial(_pool_method, module.ThreadPool, callbacks))
+def _is_of_threads(pool: Any) -> bool:
+    return isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool)
 
 
-def _pool_init(thread_pool: type, original: Callable[..., Any], pool: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _pool_init(original: Callable[..., Any], pool: Any, /, *args: Any, **kwargs: Any) -> Any:
     with hidden_frame:
-        if isinstance(pool, thread_pool):
+        if _is_of_threads(pool):
             return original(pool, *args, **kwargs)
         return with_nothing_current(original, pool, *args, **kwargs)
 
 
 def _pool_method(
-    thread_pool: type,
-    callbacks: tuple[int, ...],
-    original: Callable[..., Any],
-    pool: Any,
-    /,
-    *args: Any,
-    **kwargs: Any,
+    callbacks: tuple[int, ...], original: Callable[..., Any], pool: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
-    variables = {} if isinstance(pool, thread_pool) else _variables_for_task()
+    variables = {} if _is_of_threads(pool) else _variables_for_task()
     if variables:
 
         def task(function: Callable[..., Any]) -> Task:
@@ -149,13 +123,17 @@ def _pool_method(
         return original(pool, *args, **kwargs)
 
 
+_EXECUTOR = wrapping(("ProcessPoolExecutor", "submit", _submit), ("ProcessPoolExecutor", "map", _map))
 MODULES: Mapping[str, Callable[[ModuleType, Patches], None]] = {
-    "subprocess": _patch_subprocess,
+    "subprocess": wrapping(("Popen", "__init__", _popen)),
     "asyncio": _patch_asyncio,
-    "multiprocessing.process": _patch_process,
-    "multiprocessing.pool": _patch_pools,
-    "concurrent.futures.process": _patch_executor,
-    "loky.process_executor": _patch_executor,
-    "joblib.externals.loky.process_executor": _patch_executor,
+    "multiprocessing.process": wrapping(("BaseProcess", "start", _process_start)),
+    "multiprocessing.pool": wrapping(
+        ("Pool", "__init__", _pool_init),
+        *(("Pool", name, partial(_pool_method, callbacks)) for name, callbacks in POOL_METHODS.items()),
+    ),
+    "concurrent.futures.process": _EXECUTOR,
+    "loky.process_executor": _EXECUTOR,
+    "joblib.externals.loky.process_executor": _EXECUTOR,
 }
 """The modules to wait for, and what replaces their methods."""

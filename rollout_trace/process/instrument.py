@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 _openai, _anthropic = RecordedClients(options.OPENAI), RecordedClients(options.ANTHROPIC)
 
 
-def _give_clients_back() -> None:
-    _openai.give_back()
-    _anthropic.give_back()
-
-
-_SDKS = Part({"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch}, end=_give_clients_back)
+_SDKS = Part(
+    {"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch},
+    end=lambda: guard.run_all("instrument", _openai.give_back, _anthropic.give_back),
+)
 _FRAMEWORKS = Part(FRAMEWORKS)
 _HTTP = Part(LIBRARIES)
 _THREADS = Part(threads_module.MODULES, begin=threads_module.begin)

@@ -43,7 +43,8 @@ class RecordedClients:
                 stainless.swap(client, self._settings, is_async=is_async)
             # A copy of one of ours has its class already.
             if self._is_ours(client):
-                self._keep(client)
+                key, clients = id(client), self._clients
+                clients[key] = ref(client, lambda gone: clients.pop(key, None) if clients.get(key) is gone else None)
         except Exception as error:
             guard.failed("instrument", None, error)
 
@@ -55,10 +56,6 @@ class RecordedClients:
             # Not one that was wrapped by hand since.
             if client is not None and self._is_ours(client):
                 guard.run_all("instrument", functools.partial(stainless.restore, client))
-
-    def _keep(self, client: Any) -> None:
-        key, clients = id(client), self._clients
-        clients[key] = ref(client, lambda gone: clients.pop(key, None) if clients.get(key) is gone else None)
 
     def _is_ours(self, client: Any) -> bool:
         settings = stainless.settings_of(client)

@@ -140,4 +140,6 @@ def _in_force(template: Settings, address: Callable[[], object]) -> Settings | N
 # One object each for as long as the process runs: classes are made for settings.
 OPENAI: Settings = Settings(openai.protocol_of, source=lambda address: _in_force(OPENAI, address))
 ANTHROPIC: Settings = Settings(anthropic.protocol_of, source=lambda address: _in_force(ANTHROPIC, address))
-HTTP: Settings = Settings(protocol_of_path, source=lambda address: _in_force(HTTP, address), is_http=True, is_guess=True)
+HTTP: Settings = Settings(
+    protocol_of_path, source=lambda address: _in_force(HTTP, address), is_http=True, is_guess=True
+)

@@ -94,6 +94,16 @@ class Patches:
                 self._undone.pop()()
 
 
+def wrapping(*wrapped: tuple[str, str, Callable[..., Any]]) -> Callable[[ModuleType, Patches], None]:
+    """Makes what replaces methods of a module: by class, name of the method, and function as for ``Patches.wrap``."""
+
+    def patch(module: ModuleType, patches: Patches) -> None:
+        for owner, name, function in wrapped:
+            patches.wrap(getattr(module, owner), name, function)
+
+    return patch
+
+
 class Part:
     """What is replaced for one purpose, as modules are imported; put back when the last ``Handle`` with it is undone.
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import textwrap
-from typing import TextIO
+from typing import Any, TextIO
 
 from rollout_trace.guard import printable
 from rollout_trace.process.boot.sitecustomize import NOTHING, OUTPUT, UNSEEN, left_by_children
@@ -52,23 +52,14 @@ def gathered(own: Tally) -> Tally:
 
 def show(total: Tally, stream: TextIO, why: str | None = None) -> None:
     """Prints the summary; ``why`` as for ``lines_of``."""
-    width = max(40, _width(stream))
-    for line in lines_of(total, why):
-        stream.write("\n".join(_wrapped(line, width)) + "\n")
-    stream.flush()
-
-
-def _width(stream: TextIO) -> int:
     try:
-        return os.get_terminal_size(stream.fileno()).columns
+        width = max(40, os.get_terminal_size(stream.fileno()).columns)
     except (OSError, ValueError):
-        return 100
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        _PREFIX + line, width - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+        width = 100
+    options: Any = {"break_long_words": False, "break_on_hyphens": False}
+    for line in lines_of(total, why):
+        stream.write(textwrap.fill(_PREFIX + line, width - 1, subsequent_indent="  ", **options) + "\n")
+    stream.flush()
 
 
 def lines_of(total: Tally, why: str | None = None) -> list[str]:

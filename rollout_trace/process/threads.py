@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from rollout_trace.guard import hidden_frame
-from rollout_trace.process.patches import Patches
+from rollout_trace.process.patches import Patches, wrapping
 from rollout_trace.record import carry, place
 from rollout_trace.record.carry import Carried
 
@@ -102,15 +102,7 @@ def with_nothing_current(function: Callable[..., Any], /, *args: Any, **kwargs: 
 def begin(patches: Patches) -> None:
     """From now on, the warning of a call outside of every trajectory has the remedies for an instrumented process."""
     place.threads_carry = True
-    patches.on_undo(_warn_as_before)
-
-
-def _warn_as_before() -> None:
-    place.threads_carry = False
-
-
-def _patch_threading(module: ModuleType, patches: Patches) -> None:
-    patches.wrap(module.Thread, "start", _start)
+    patches.on_undo(lambda: setattr(place, "threads_carry", False))
 
 
 def _start(original: Callable[..., None], thread: threading.Thread) -> None:
@@ -138,10 +130,6 @@ def _is_of_a_pool(thread: threading.Thread) -> bool:
     return str(thread.__dict__.get("_name")).startswith(_OWN_THREADS)
 
 
-def _patch_executor(module: ModuleType, patches: Patches) -> None:
-    patches.wrap(module.ThreadPoolExecutor, "submit", _submit)
-
-
 def _submit(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     context = carry.worth_carrying()
     with hidden_frame:
@@ -152,10 +140,6 @@ def _submit(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], /, 
         return with_nothing_current(original, pool, fn if is_pickled else Task(fn, context), *args, **kwargs)
 
 
-def _patch_futures(module: ModuleType, patches: Patches) -> None:
-    patches.wrap(module.Future, "add_done_callback", _add_done_callback)
-
-
 def _add_done_callback(original: Callable[..., None], future: Any, fn: Callable[..., Any]) -> None:
     # Callbacks submit further tasks (joblib does). That of asyncio only wakes its loop.
     context = carry.worth_carrying()
@@ -163,14 +147,6 @@ def _add_done_callback(original: Callable[..., None], future: Any, fn: Callable[
         fn = Task(fn, context)
     with hidden_frame:
         return original(future, fn)
-
-
-def _patch_pools(module: ModuleType, patches: Patches) -> None:
-    # Of the subclass: a pool of processes pickles its functions.
-    pool = module.ThreadPool
-    patches.wrap(pool, "__init__", with_nothing_current)
-    for name, callbacks in POOL_METHODS.items():
-        patches.wrap(pool, name, partial(_pool_method, callbacks))
 
 
 POOL_METHODS: Mapping[str, tuple[int, ...]] = {
@@ -220,9 +196,13 @@ def carried_callback(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MODULES: Mapping[str, Callable[[ModuleType, Patches], None]] = {
-    "threading": _patch_threading,
-    "concurrent.futures._base": _patch_futures,
-    "concurrent.futures.thread": _patch_executor,
-    "multiprocessing.pool": _patch_pools,
+    "threading": wrapping(("Thread", "start", _start)),
+    "concurrent.futures._base": wrapping(("Future", "add_done_callback", _add_done_callback)),
+    "concurrent.futures.thread": wrapping(("ThreadPoolExecutor", "submit", _submit)),
+    # Of the subclass: a pool of processes pickles its functions.
+    "multiprocessing.pool": wrapping(
+        ("ThreadPool", "__init__", with_nothing_current),
+        *(("ThreadPool", name, partial(_pool_method, callbacks)) for name, callbacks in POOL_METHODS.items()),
+    ),
 }
 """The modules to wait for, and what replaces their methods."""
