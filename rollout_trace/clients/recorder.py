@@ -96,9 +96,7 @@ def begin(settings: Settings, protocol: str | None, path: str = "") -> Call | No
 def attempt(call: Call | None, content: bytes | None) -> None:
     """Begins an attempt: a request is about to be sent. Of earlier attempts only status, times and errors are kept.
 
-    Args:
-        call: the call being recorded.
-        content: the body, exactly as it is sent; None if it is unknown (a stream).
+    ``content`` is the body, exactly as it is sent; None if it is unknown (a stream).
     """
     if call is None:
         return
@@ -113,9 +111,7 @@ def attempt(call: Call | None, content: bytes | None) -> None:
 def attempt_failed(call: Call | None, error: BaseException | None) -> None:
     """Ends the latest attempt, which got no response, or one that the caller will not get.
 
-    Args:
-        call: the call being recorded.
-        error: the cause; if it has a ``response``, its ``status_code`` and ``headers`` are recorded.
+    If ``error`` has a ``response``, its ``status_code`` and ``headers`` are recorded.
     """
     if call is None:
         return
@@ -130,11 +126,8 @@ def answered(
 ) -> None:
     """Records the head of the response that the caller gets; its body is still to come.
 
-    Args:
-        call: the call being recorded.
-        status: HTTP status.
-        headers: with lower-case names, or in a case-insensitive mapping.
-        redirects: status and headers of the redirects that the HTTP library followed, in order.
+    Headers have lower-case names, or are in a case-insensitive mapping. ``redirects``: status and headers of those that
+    the HTTP library followed, in order.
     """
     if call is None:
         return
@@ -177,9 +170,7 @@ def ended(call: Call | None, cut: BaseException | None = None) -> None:
     Not for finalizers, which may interrupt any code: beyond a limit of waiting bytes it decodes older calls, under a
     lock. For streams that may be garbage collected use ``tee``.
 
-    Args:
-        call: the call being recorded.
-        cut: the exception that broke the stream off; a ``GeneratorExit`` is its reader's, and no failure.
+    ``cut`` is the exception that broke the stream off; a ``GeneratorExit`` is its reader's, and no failure.
     """
     if call is None:
         return
@@ -195,11 +186,8 @@ def failed(
 ) -> None:
     """Ends the call with the exception that the caller gets instead of a response.
 
-    Args:
-        call: the call being recorded.
-        error: the exception, as the caller gets it.
-        cause: the HTTP library's exception, if ``error`` is an SDK's own.
-        content: body of the response that the error is about, if it has been read.
+    ``cause`` is the HTTP library's exception, if ``error`` is an SDK's own; ``content`` the body of the response that
+    the error is about, if it has been read.
     """
     if call is None:
         return

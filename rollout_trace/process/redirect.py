@@ -13,7 +13,8 @@ import dataclasses
 import functools
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
@@ -208,28 +209,32 @@ def _redirect_lm15(module: ModuleType, patches: Patches) -> None:
     sync, async_ = transports.StdlibTransport, transports.StdlibAsyncTransport
     patches.replace(sync, "stream", lambda original: _noting(original, patches))
     patches.replace(async_, "_do_stream", lambda original: _noting_async(original, patches))
-    for kind, writing in ((sync, _written), (async_, _written_async)):
+    for kind in (sync, async_):
         home: Any = sys.modules[kind.__module__]
         patches.replace(home, "parse_url", _parsed)
         patches.replace(home, "proxy_route_for", _proxied)
-        patches.replace(kind, "_send_request", writing)
+        patches.replace(kind, "_send_request", _written)
 
 
-def _noted(request: Any) -> tuple[str, Redirected] | None:
+@contextmanager
+def _noted(request: Any, patches: Patches) -> Iterator[None]:
+    if not patches.is_active:
+        # One that could not be taken out, around or inside another that is in force.
+        yield
+        return
     found = target_of(request.method, request.url, bytes(request.body or b""))
-    return None if found is None else (request.url, found)
+    token = _target.set(None if found is None else (request.url, found))
+    try:
+        yield
+    finally:
+        _target.reset(token)
 
 
 def _noting(original: Any, patches: Patches) -> Any:
     @functools.wraps(original)
     def stream(self: Any, request: Any) -> Any:
-        if not patches.is_active:
+        with _noted(request, patches):
             return original(self, request)
-        token = _target.set(_noted(request))
-        try:
-            return original(self, request)
-        finally:
-            _target.reset(token)
 
     return stream
 
@@ -237,13 +242,8 @@ def _noting(original: Any, patches: Patches) -> Any:
 def _noting_async(original: Any, patches: Patches) -> Any:
     @functools.wraps(original)
     async def _do_stream(self: Any, request: Any) -> Any:
-        if not patches.is_active:
+        with _noted(request, patches):
             return await original(self, request)
-        token = _target.set(_noted(request))
-        try:
-            return await original(self, request)
-        finally:
-            _target.reset(token)
 
     return _do_stream
 
@@ -268,15 +268,8 @@ def _proxied(original: Any) -> Any:
 def _written(original: Any) -> Any:
     @functools.wraps(original)
     def _send_request(self: Any, conn: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        # Of an async transport, a coroutine.
         return original(self, conn, _as_sent(request), *args, **kwargs)
-
-    return _send_request
-
-
-def _written_async(original: Any) -> Any:
-    @functools.wraps(original)
-    async def _send_request(self: Any, conn: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return await original(self, conn, _as_sent(request), *args, **kwargs)
 
     return _send_request
 
