@@ -53,7 +53,7 @@ class HTTPExchange(Exchange):
     _url_of: ClassVar[Any] = attrgetter("url")
     """Gives the address, or path, of a request."""
     _reads_ahead: ClassVar[bool] = True
-    """Whether the beginning of a stream is read before its caller gets it, to see a refusal there: see ``tee.peek``."""
+    """Whether the beginning of a stream is read before its caller gets it: ``tee.read_ahead``."""
 
     def __init__(self, request: Any, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> None:
         super().__init__()

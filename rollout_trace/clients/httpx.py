@@ -15,7 +15,7 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.exchange import content_of
 from rollout_trace.clients.http_exchange import HTTPExchange, recorded, recorded_async
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.clients.tee import StreamRefused, added_chunks, hide_added, peek, peek_async, tee
+from rollout_trace.clients.tee import StreamRefused, added_chunks, hide_added, read_ahead, read_ahead_async, tee
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.engine import Engine, resolve
 from rollout_trace.wire.profiles import AUTO
@@ -124,7 +124,7 @@ class _Exchange(HTTPExchange):
         """Whether a response refuses added fields, which are then removed. Reads as much of it as that takes."""
         try:
             if self._added and response.status_code < 400:
-                peek(self.call, response)
+                read_ahead(self.call, response)
         except StreamRefused as error:
             return self._drop_refused(error.status_code, error.response.content, error)
         return super().was_refused(response)
@@ -133,7 +133,7 @@ class _Exchange(HTTPExchange):
         """``was_refused`` for an async client."""
         try:
             if self._added and response.status_code < 400:
-                await peek_async(self.call, response)
+                await read_ahead_async(self.call, response)
         except StreamRefused as error:
             return self._drop_refused(error.status_code, error.response.content, error)
         return await super().was_refused_async(response)

@@ -18,6 +18,8 @@ CHAT = "openai.chat"
 _NEEDED = ("plain", "streamed", "with tools")
 """The kinds of calls that agents make: a trainer needs ids and logprobs of each that the protocol has."""
 
+_GIVEN: Final = {None: "-", True: "yes", False: "no"}
+
 _NOISE = 0.02
 """Most nats by which a logprob differs between equal calls: kernels round differently from batch to batch."""
 
@@ -102,17 +104,18 @@ def extras_of(protocol: str, *, streamed: bool, steps: Sequence[Step], problem: 
     step = steps[0] if steps else None
     request = _request(step)
     issues = {issue.field: issue.message for issue in step.extra_issues} if step is not None else {}
-    return [
-        ProbeExtra(
-            extra=extra,
-            protocol=protocol,
-            streamed=streamed,
-            given=None if problem is not None or step is None else _has(step, extra),
-            problem=issues.get(extra) or problem,
-            request=request,
+    found = []
+    for extra in _COLUMNS:
+        given = None
+        if problem is None and step is not None:
+            has_version = extra == "policy_spans" and step.policy_version is not None
+            given = has_version or getattr(step, extra) is not None
+        reason = issues.get(extra) or problem
+        one = ProbeExtra(
+            extra=extra, protocol=protocol, streamed=streamed, given=given, problem=reason, request=request
         )
-        for extra in _COLUMNS
-    ]
+        found.append(one)
+    return found
 
 
 @dataclass(slots=True)
@@ -188,7 +191,7 @@ class ProbeReport:
 
 def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
     """The report of a probe from its calls in one or more protocols."""
-    calls = [_named(call, probed) for probed in tried for call in probed.calls.values()]
+    calls = [replace(call, name=_prefix(probed) + call.name) for probed in tried for call in probed.calls.values()]
     answered = [call for call in calls if call.answered]
     alignments = [call.aligned for call in answered]
     equal = [_stream_equals_unary(probed) for probed in tried]
@@ -224,10 +227,6 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
 
 def _prefix(probed: ProtocolProbe) -> str:
     return "" if probed.protocol == CHAT else f"{probed.protocol}: "
-
-
-def _named(call: ProbeCall, probed: ProtocolProbe) -> ProbeCall:
-    return replace(call, name=_prefix(probed) + call.name)
 
 
 def _all(facts: Sequence[bool | None]) -> bool | None:
@@ -277,19 +276,16 @@ def _stream_equals_unary(probed: ProtocolProbe) -> bool | None:
 
 def _same_tokens(one: Step, other: Step) -> bool:
     names = ("prompt_token_ids", "completion_token_ids")
-    return all(_as_list(getattr(one, name)) == _as_list(getattr(other, name)) for name in names) and _close(
-        _as_list(one.logprobs), _as_list(other.logprobs)
-    )
+    if any(_as_list(getattr(one, name)) != _as_list(getattr(other, name)) for name in names):
+        return False
+    first, second = _as_list(one.logprobs), _as_list(other.logprobs)
+    if first is None or second is None:
+        return first is second
+    return len(first) == len(second) and all(abs(a - b) <= _NOISE for a, b in zip(first, second, strict=True))
 
 
 def _as_list(values: Any) -> list[Any] | None:
     return None if values is None else list(values.tolist())
-
-
-def _close(one: list[float] | None, other: list[float] | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return len(one) == len(other) and all(abs(a - b) <= _NOISE for a, b in zip(one, other, strict=True))
 
 
 def _mode(probed: ProtocolProbe) -> LogprobsMode | None:
@@ -388,7 +384,7 @@ def _extra_lines(extras: Sequence[ProbeExtra]) -> Iterator[str]:
     for one in extras:
         forms.setdefault(one.form, []).append(one)
     rows = [("extras", *_COLUMNS.values())]
-    rows += [(form, *(_cell(one.given) for one in of_form)) for form, of_form in forms.items()]
+    rows += [(form, *(_GIVEN[one.given] for one in of_form)) for form, of_form in forms.items()]
     yield from _table(rows)
     reasons: dict[tuple[str, str], list[str]] = {}
     for of_form in forms.values():
@@ -408,20 +404,12 @@ def _extra_reasons(of_form: Sequence[ProbeExtra]) -> Iterator[tuple[str, str]]:
             yield _COLUMNS[one.extra], one.problem
 
 
-def _has(step: Step, extra: str) -> bool:
-    return getattr(step, extra) is not None or (extra == "policy_spans" and step.policy_version is not None)
-
-
 def _request(step: Step | None) -> Mapping[str, Any] | None:
     try:
         value = json.loads((step.request_bytes if step is not None else None) or b"null")
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _cell(given: bool | None) -> str:
-    return "-" if given is None else "yes" if given else "no"
 
 
 def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:

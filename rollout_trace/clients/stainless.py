@@ -20,7 +20,7 @@ from rollout_trace import credentials, guard
 from rollout_trace.clients import stainless_calls as calls
 from rollout_trace.clients.recorder import current
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.clients.tee import peek, peek_async
+from rollout_trace.clients.tee import read_ahead, read_ahead_async
 from rollout_trace.record.settings import Settings
 
 _MARK = "_rollout_trace_settings"
@@ -191,7 +191,7 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
         if call is not None:
             response = kwargs.get("response")
             if call.peeks is not None:
-                peek(call, response)
+                read_ahead(call, response)
             calls.answered(call, self, response)
         return base._process_response(self, *args, **kwargs)
 
@@ -210,7 +210,7 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
         if call is not None:
             response = kwargs.get("response")
             if call.peeks is not None:
-                await peek_async(call, response)
+                await read_ahead_async(call, response)
             calls.answered(call, self, response)
         return await base._process_response(self, *args, **kwargs)
 

@@ -1,8 +1,8 @@
 """Response streams of httpx and httpx2: the caller reads the bytes, and the call gets a copy.
 
-``peek`` looks for refusals inside streams. vLLM answers a streamed request for too many alternatives with 200 and an
-error event. Until a server has taken such a field once, the first line of the stream is read before the caller gets the
-stream: if it is that error, the call is made again without the field. The caller reads the same chunks either way.
+``read_ahead`` looks for refusals inside streams. vLLM answers a streamed request for too many alternatives with 200 and
+an error event. Until a server has taken such a field once, the first line of the stream is read before the caller gets
+the stream: if it is that error, the call is made again without the field. The caller reads the same chunks either way.
 """
 
 from __future__ import annotations
@@ -168,13 +168,13 @@ class StreamRefused(Exception):
         self.response = ResponseHead(response.status_code, response.headers, content)
 
 
-def peek(call: Call | None, response: Any) -> None:
+def read_ahead(call: Call | None, response: Any) -> None:
     """Reads the first line of a response whose stream may begin with a refusal.
 
     Raises:
         StreamRefused: it does. The response is closed.
     """
-    stream = _peeked(call, response, iter)
+    stream = _ahead(call, response, iter)
     if call is None or stream is None:
         return
     try:
@@ -193,9 +193,9 @@ def peek(call: Call | None, response: Any) -> None:
         raise StreamRefused(response, content)
 
 
-async def peek_async(call: Call | None, response: Any) -> None:
-    """``peek`` for an async client."""
-    stream = _peeked(call, response, lambda stream: stream.__aiter__())
+async def read_ahead_async(call: Call | None, response: Any) -> None:
+    """``read_ahead`` for an async client."""
+    stream = _ahead(call, response, lambda stream: stream.__aiter__())
     if call is None or stream is None:
         return
     try:
@@ -212,7 +212,7 @@ async def peek_async(call: Call | None, response: Any) -> None:
         raise StreamRefused(response, content)
 
 
-def _peeked(call: Call | None, response: Any, iterate: Callable[[Any], Any]) -> _Peeked | None:
+def _ahead(call: Call | None, response: Any, iterate: Callable[[Any], Any]) -> _ReadAhead | None:
     """The response's stream, exchanged for one whose first chunks can be read early; None where none is to be.
 
     Raises:
@@ -226,8 +226,8 @@ def _peeked(call: Call | None, response: Any, iterate: Callable[[Any], Any]) -> 
         return None
     try:
         kind: Any = type(response.stream)
-        made = _stream_class(kind, "PeekedStream", _SyncPeeked, _AsyncPeeked)
-        stream: _Peeked = made(response.stream, iterate(response.stream))
+        made = _stream_class(kind, "ReadAheadStream", _SyncReadAhead, _AsyncReadAhead)
+        stream: _ReadAhead = made(response.stream, iterate(response.stream))
         response.stream = stream
         return stream
     except Exception as error:
@@ -256,7 +256,7 @@ def _error_event(head: bytes) -> bytes | None:
     return data if isinstance(error, dict) and error.get("code") in (400, 422) else None
 
 
-class _Peeked:
+class _ReadAhead:
     def __init__(self, stream: Any, chunks: Any) -> None:
         self._stream = stream
         self.chunks = chunks
@@ -278,7 +278,7 @@ class _Peeked:
         return getattr(self.__dict__["_stream"], name)
 
 
-class _SyncPeeked(_Peeked):
+class _SyncReadAhead(_ReadAhead):
     def __iter__(self) -> Iterator[bytes]:
         yield from self.first
         if self.error is not None:
@@ -289,7 +289,7 @@ class _SyncPeeked(_Peeked):
         self._stream.close()
 
 
-class _AsyncPeeked(_Peeked):
+class _AsyncReadAhead(_ReadAhead):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for chunk in self.first:
             yield chunk

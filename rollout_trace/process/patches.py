@@ -126,7 +126,7 @@ class Part:
         self._hooks: dict[str, Hook] = {}
         self._patches = Patches()
 
-    def take(self) -> None:
+    def apply(self) -> None:
         """Replaces what is to be replaced, unless another handle has had it done."""
         self._users += 1
         if self._users > 1:
@@ -138,7 +138,7 @@ class Part:
         for name, hook in self._hooks.items():
             watch.add(name, hook)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Puts all back, if no other handle has this part."""
         self._users -= 1
         if self._users:
@@ -157,7 +157,7 @@ class Handle:
     """Parts that are in force until they are undone: a context manager, and ``undo``.
 
     Args:
-        parts: taken here, in this order, and left the other way round.
+        parts: applied here, in this order, and released the other way round.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -166,13 +166,13 @@ class Handle:
         with _handles:
             self._begin()
             for part in parts:
-                part.take()
+                part.apply()
 
     def _begin(self) -> None:
-        """Runs before the parts are taken; no other handle begins or ends meanwhile."""
+        """Runs before the parts are applied; no other handle begins or ends meanwhile."""
 
     def _end(self) -> None:
-        """Runs before the parts are left; no other handle begins or ends meanwhile."""
+        """Runs before the parts are released; no other handle begins or ends meanwhile."""
 
     @property
     def is_active(self) -> bool:
@@ -187,7 +187,7 @@ class Handle:
             self._is_undone = True
             self._end()
             for part in reversed(self._parts):
-                part.leave()
+                part.release()
 
     def __enter__(self) -> Self:
         return self
