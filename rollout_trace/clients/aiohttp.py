@@ -83,7 +83,10 @@ class _Exchange(HTTPExchange):
         self._is_json = options.get("json") is not None
         if self._data is not options.get("data"):
             options = {**options, "json": None, "data": self._data}
-        headers = _headers_of(session, options.get("headers"))
+        # Those of the session, and the caller's over them.
+        own = options.get("headers")
+        pairs = [*session.headers.items(), *(own.items() if hasattr(own, "items") else own or ())]
+        headers = {str(name).lower(): value for name, value in pairs}
         super().__init__(options, method, url, headers, _content_of(self._data))
 
     def _failed(self, error: BaseException) -> None:
@@ -182,14 +185,6 @@ def _content_of(data: Any) -> bytes | None:
     if isinstance(data, str):
         return data.encode("utf-8", "surrogatepass")
     return bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else None
-
-
-def _headers_of(session: Any, headers: Any) -> dict[str, str]:
-    """The headers of a request by lower-case names: those of the session, and the caller's over them."""
-    pairs = [*session.headers.items()]
-    if headers is not None:
-        pairs += headers.items() if hasattr(headers, "items") else headers
-    return {str(name).lower(): value for name, value in pairs}
 
 
 _tees: dict[int, _Tee] = {}
@@ -304,6 +299,3 @@ def _methods(base: Any, hides: bool) -> dict[str, Any]:
     reading = {"_read_nowait_chunk": _read_nowait_chunk, "_wait": _wait}
     ends = {"feed_eof": feed_eof, "set_exception": set_exception, "__del__": __del__}
     return reading | ends | ({"feed_data": feed_data} if hides else {})
-
-
-__all__ = ["recorded_request", "tee"]

@@ -47,13 +47,8 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
     """The fields to add to a request, by name, for its engine to return ids, logprobs, and what was wished beside.
 
     A field whose value is a list includes the caller's items. A name with a dot is that of a field in an object of the
-    caller's, see ``merged``.
-
-    Args:
-        call: its profile has the fields. A remembered refusal of one is added to the call's ``refusals``.
-        address: returns the server's address, as text or an object with that ``str``. Only called if any server has
-            refused a field: building it is slow.
-        body: of the caller's request.
+    caller's, see ``merged``. A remembered refusal of one is added to the call's ``refusals``. ``address`` is called
+    only if any server has refused a field: building it is slow.
     """
     profile = call.profile
     asks = None if profile is None else profile.ask.get(call.protocol)
@@ -124,9 +119,7 @@ def drop_dependent(call: Call, added: dict[str, Any], body: Mapping[str, Any]) -
 def merged(added: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """Added fields as fields of the body itself; an object of the caller's is copied, with the fields that go into it.
 
-    Args:
-        added: by name; ``sampling_params.logprobs`` is the field ``logprobs`` in ``sampling_params``.
-        body: of the caller's request.
+    ``sampling_params.logprobs`` is the field ``logprobs`` in ``sampling_params``.
     """
     fields: dict[str, Any] = {}
     for name, value in added.items():
@@ -145,13 +138,7 @@ def without_refused(
 
     An error that names none of them may still be about one: vLLM's about beams says ``logprobs`` of ids, and some
     servers say nothing at all. Then the request goes out as its caller made it, before an error reaches the caller.
-
-    Args:
-        call: the refusals are added to its ``refusals``.
-        added: the fields that were added to the failed request.
-        body: of the caller's request.
-        status: HTTP status of the response.
-        content: its body.
+    The refusals are added to the call's ``refusals``.
     """
     if status not in _REFUSAL_STATUSES:
         return None
@@ -245,13 +232,8 @@ def _count_asked(added: Mapping[str, Any]) -> str | None:
 def update_refusals(call: Call, address: Callable[[], object], body: Callable[[], Mapping[str, Any]]) -> None:
     """Updates the refusals in memory after a successful call: fields the server took, fields it refused before.
 
-    Only after a success: a request that fails without the added fields too was not refused because of them.
-
-    Args:
-        call: with the refusals that it met.
-        address: returns the server's address.
-        body: returns the body of the successful request, added fields included. Both are only called if needed: nearly
-            no call meets a refusal.
+    Only after a success: a request that fails without the added fields too was not refused because of them. ``address``
+    and ``body``, added fields included, are only called if needed: nearly no call meets a refusal.
     """
     if not (_refusals or call.refusals) or call.profile is None:
         return

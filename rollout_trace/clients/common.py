@@ -97,6 +97,3 @@ def bind(client: C, trajectory: Trajectory) -> C:
     stainless.swap(copied, replace(settings, trajectory=weakref.ref(trajectory)), is_async=kind == "async")
     bound: C = copied
     return bound
-
-
-__all__ = ["ClientKind", "bind", "client_kind", "unwrap", "wrap"]

@@ -102,11 +102,7 @@ def find(client: Any, options: Any) -> EngineProfile | None:
     """Finds the engine behind a sync client of a Stainless SDK; None where it is not certain.
 
     Its requests go over the client's own HTTP connections, below the SDK: its retries and error classes, and the
-    recording, do not apply to them.
-
-    Args:
-        client: of the SDK.
-        options: of the call, for its headers.
+    recording, do not apply to them. They have the headers of the call with these options.
     """
     # Closed here: a search that an interrupt broke off ends now, not when it is collected. Others wait for it.
     with closing(_search_steps(str(client.base_url))) as steps:

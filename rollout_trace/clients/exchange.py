@@ -135,10 +135,7 @@ class Exchange:
     def _drop_refused(self, status: Any, content: bytes | None, error: Exception) -> bool:
         """Removes the added fields that an answer refuses, whose attempt failed; False if it is about something else.
 
-        Args:
-            status: HTTP status of the answer.
-            content: its body; None where it has not been read.
-            error: what the attempt failed with.
+        ``content`` is its body, None where that has not been read; ``error`` what the attempt failed with.
         """
         try:
             if self.call is None or not self._added or content is None:

@@ -230,13 +230,7 @@ def _body(api_client: Any, http_request: Any) -> bytes | None:
 
 
 def _attempt_failed(call: Call | None, error: BaseException, content: bytes | None) -> None:
-    """Ends an attempt with the SDK's exception; the SDK may retry.
-
-    Args:
-        call: the call being recorded; None: nothing is.
-        error: as the SDK raised it.
-        content: the body of the answer that it is about, if it has been read.
-    """
+    """Ends an attempt with the SDK's exception; the SDK may retry. ``content``: the body that it is about, if read."""
     if call is None:
         return
     try:
@@ -367,6 +361,3 @@ async def _stream_async(call: Call, chunks: Any, ender: Ender) -> AsyncIterator[
         recorder.ended(call, _cut_by(error))
         raise
     recorder.ended(call)
-
-
-__all__ = ["api_client_of", "forget_client", "is_recording", "protocol_of", "record_api_client", "wrap_google"]

@@ -41,12 +41,7 @@ _SIGNATURES = re.compile(r"\s*(?:AWS4|AWS3|Signature|OCI|Hawk|SharedKey|(?:\w+-)
 class HTTPExchange(Exchange):
     """One request of the caller, and the attempts that are sent for it. A subclass knows the library's objects.
 
-    Args:
-        request: the library's own, or what stands for it.
-        method: of the request.
-        url: its whole address.
-        headers: with case-insensitive names, as far as they are known.
-        content: the body; None where it is unknown (a stream).
+    ``url`` is the whole address; names of ``headers`` are case-insensitive; ``content`` is None where it is a stream.
     """
 
     __slots__ = ("_body", "_request", "content", "headers", "method", "url")
@@ -290,12 +285,7 @@ def with_fields(content: bytes, body: Mapping[str, Any], fields: Mapping[str, An
     """A JSON object as bytes, with further fields.
 
     Where the caller has none of them, they are put before the last brace, and every other byte stays as it is: written
-    anew, ``1e-1`` would become ``0.1``.
-
-    Args:
-        content: the object.
-        body: the same, read.
-        fields: by name; one that the object has already is replaced.
+    anew, ``1e-1`` would become ``0.1``. ``body`` is the same object, read. A field that it has already is replaced.
     """
     end = content.rstrip()
     if not any(name in body for name in fields) and end.lstrip().startswith(b"{") and end.endswith(b"}"):

@@ -158,5 +158,3 @@ class _Exchange(HTTPExchange):
 
 recorded_send = partial(recorded, _Exchange, "send")
 recorded_send_async = partial(recorded_async, _Exchange, "send")
-
-__all__ = ["http_kind", "protocol_of", "recorded_send", "recorded_send_async", "wrap_httpx"]

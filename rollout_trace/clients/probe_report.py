@@ -421,6 +421,3 @@ def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:
 
 def _yes_or_no(fact: bool | None) -> str:
     return "not told" if fact is None else "yes" if fact else "no"
-
-
-__all__ = ["ProbeCall", "ProbeExtra", "ProbeReport", "ProtocolProbe", "extras_of", "report_of"]

@@ -26,12 +26,8 @@ _LONGEST_HEAD = 65536
 def tee(stream: Any, call: Call, added: AddedChunks | None = None) -> Any:
     """A stream that yields what ``stream`` yields, and passes each chunk, its end and its error to the call.
 
-    It is an instance of the HTTP library's own stream class, since those libraries check for it.
-
-    Args:
-        stream: of the response.
-        call: or who receives in its place.
-        added: takes out what is not handed on, from ``added_chunks``; None: all is.
+    It is an instance of the HTTP library's own stream class, since those libraries check for it. ``added`` takes out
+    what is not handed on; None: all is.
     """
     kind: Any = type(stream)
     return _stream_class(kind, "TeedStream", SyncTee, AsyncTee)(stream, call, added)

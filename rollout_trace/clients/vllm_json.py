@@ -137,12 +137,10 @@ def vars_of(value: Any) -> Mapping[str, Any]:
 
 
 def answer_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of a call.
+    """The answer of a call, from a ``RequestOutput``, finished or not.
 
-    Args:
-        output: a ``RequestOutput``, finished or not.
-        sent: the prompt's ids as they were sent; None where it was not sent as ids.
-        facts: fields that the output does not have: ``logprobs_mode``, ``policy_version``.
+    ``sent`` are the prompt's ids, None where it was not sent as ids; ``facts`` what the output does not have:
+    ``logprobs_mode``, ``policy_version``.
     """
     return {**head_of(output, sent, facts), "choices": [choice_of(one) for one in output.outputs]}
 

@@ -179,6 +179,3 @@ async def _close(client: Any) -> None:
     # A session that the user has set for all of LiteLLM is the user's to close.
     if getattr(client, "_client", None) is not litellm.aclient_session or litellm.aclient_session is None:
         await client.close()
-
-
-__all__ = ["litellm_client", "litellm_route", "record_litellm_client"]
