@@ -84,7 +84,7 @@ class _Exchange(HTTPExchange):
         if self._data is not options.get("data"):
             options = {**options, "json": None, "data": self._data}
         # Those of the session, and the caller's over them.
-        own = options.get("headers")
+        own: Any = options.get("headers")
         pairs = [*session.headers.items(), *(own.items() if hasattr(own, "items") else own or ())]
         headers = {str(name).lower(): value for name, value in pairs}
         super().__init__(options, method, url, headers, _content_of(self._data))
