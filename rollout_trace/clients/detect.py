@@ -234,17 +234,20 @@ def _conclude(search: _Search, url: str, verdict: _Verdict, began: float) -> Non
     search.expires = now + verdict.valid_for
     # Last: whoever waits for it reads the fields above.
     search.ended.set()
-    if search.profile is None and verdict.valid_for == 0:
+    if search.profile is not None:
+        return
+    host = urlsplit(url).hostname
+    if verdict.valid_for == 0:
         guard.warn_once(
             f"auto-unanswered:{url}",
-            f'engine="auto" had no answer from {urlsplit(url).hostname} when it asked which engine it is: this call is '
-            "asked for nothing, and the next one asks again. If you know the engine, name it.",
+            f'engine="auto" had no answer from {host} when it asked which engine it is: this call is asked for '
+            "nothing, and the next one asks again. If you know the engine, name it.",
         )
-    elif search.profile is None:
+    else:
         guard.warn_once(
             f"auto:{url}",
-            f'engine="auto" could not tell which engine answers at {urlsplit(url).hostname}: it is asked for nothing. '
-            "If you know it, name it.",
+            f'engine="auto" could not tell which engine answers at {host}: it is asked for nothing. If you know it, '
+            "name it.",
         )
 
 

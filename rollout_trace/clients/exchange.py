@@ -12,6 +12,7 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import (
     fields_to_add,
     may_refuse_in_stream,
+    merged,
     took_in_stream,
     update_refusals,
     without_refused,
@@ -96,8 +97,8 @@ class Exchange:
         raise NotImplementedError
 
     def _sent_body(self) -> Mapping[str, Any]:
-        """The body with the added fields."""
-        raise NotImplementedError
+        body = self._caller_body() or {}
+        return {**body, **merged(self._added, body)}
 
     def _set_added(self, added: dict[str, Any]) -> None:
         self._added = added

@@ -205,10 +205,6 @@ class HTTPExchange(Exchange):
             self._body = json_object(self.content)
         return self._body
 
-    def _sent_body(self) -> Mapping[str, Any]:
-        body = self._body or {}
-        return {**body, **merged(self._added, body)}
-
     def _set_added(self, added: dict[str, Any]) -> None:
         super()._set_added(added)
         if not self._reads_ahead and self.call is not None and self.call.peeks is not None:

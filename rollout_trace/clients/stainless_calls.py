@@ -114,9 +114,6 @@ class Request(Exchange):
     def _caller_body(self) -> Mapping[str, Any] | None:
         return _body(self.caller_options)
 
-    def _sent_body(self) -> Mapping[str, Any]:
-        return _body(self.options) or {}
-
 
 def attempt(request: Any) -> None:
     """Begins an attempt of the current call; ``request`` is the HTTP library's complete request object."""

@@ -12,6 +12,7 @@ from rollout_trace.record import silence
 from rollout_trace.wire.engine import resolve
 
 if TYPE_CHECKING:
+    from rollout_trace.record.settings import Settings
     from rollout_trace.wire.engine import Engine
     from rollout_trace.wire.profiles import EngineName
 
@@ -63,15 +64,7 @@ def record_client(client: Any, *, engine: EngineName | Engine | None = None, kee
     """
     if client_kind(client, "openai") is not None:
         settings = stainless.settings_of(client)
-        is_kept = settings is not None and (
-            engine is None
-            # From its user or an integration, and not from the whole process.
-            or (
-                settings.source is None
-                and (settings.engine, settings.wishes) == resolve(engine)
-                and settings.keep_bytes == keep_bytes
-            )
-        )
+        is_kept = settings is not None and (engine is None or _has(settings, engine, keep_bytes))
         if not is_kept and not (settings is None and is_left_to_process(engine)):
             wrap_openai(client, engine=engine, keep_bytes=keep_bytes)
         return True
@@ -84,6 +77,12 @@ def record_client(client: Any, *, engine: EngineName | Engine | None = None, kee
     if not google.is_recording(client):
         google.wrap_google(client, keep_bytes=keep_bytes)
     return True
+
+
+def _has(settings: Settings, engine: EngineName | Engine, keep_bytes: bool) -> bool:
+    """Whether these are exactly a client's settings, from its user or an integration and not from the whole process."""
+    found = (settings.engine, settings.wishes)
+    return settings.source is None and found == resolve(engine) and settings.keep_bytes == keep_bytes
 
 
 @overload
