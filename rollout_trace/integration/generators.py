@@ -89,9 +89,11 @@ def run_generator(
     except BaseException as error:
         _end(frame, on_end, error)
         raise
+    outside = enter(inside)
     try:
-        _close(inside, inner)
+        inner.close()
     finally:
+        enter(outside)
         _end(frame, on_end, closed)
     raise closed
 
@@ -104,14 +106,6 @@ def _end(frame: Frame, on_end: Callable[[BaseException | None], object] | None, 
         on_end(error)
     except Exception as failure:
         report_failure("on_end", failure)
-
-
-def _close(inside: Frame | None, inner: Generator[Any, Any, Any]) -> None:
-    outside = enter(inside)
-    try:
-        inner.close()
-    finally:
-        enter(outside)
 
 
 async def run_async_generator(

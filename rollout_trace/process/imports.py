@@ -67,7 +67,8 @@ class ImportWatch:
     def imported(self, name: str, module: ModuleType) -> None:
         """Runs the functions for a module that has been executed; once each. Never raises, save under pytest."""
         with _lock:
-            hooks = [one for one in self._hooks.get(name, ()) if not self._is_done(name, one, module)]
+            done = {one: self._done.get((name, one)) for one in self._hooks.get(name, ())}
+            hooks = [one for one, known in done.items() if known is None or known() is not module]
             for hook in hooks:
                 self._done[name, hook] = weakref.ref(module)
         for hook in hooks:
@@ -95,10 +96,6 @@ class ImportWatch:
                 spec.__class__ = type(kind.__name__, (_Watched, kind), methods)
         # It may have ended in between.
         return bool(getattr(spec, "_initializing", False))
-
-    def _is_done(self, name: str, hook: Hook, module: ModuleType) -> bool:
-        known = self._done.get((name, hook))
-        return known is not None and known() is module
 
 
 class _Watched:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -51,13 +52,8 @@ class Options:
         asked = self._asked(template, address)
         made = self._made.get((template, asked))
         if made is None:
-            made = self._made[template, asked] = Settings(
-                template.protocol_of,
-                asked.profile,
-                wishes=asked.wishes,
-                is_http=template.is_http,
-                is_guess=template.is_guess,
-            )
+            made = replace(template, engine=asked.profile, wishes=asked.wishes, source=None)
+            self._made[template, asked] = made
         return made
 
     def _asked(self, template: Settings, address: Callable[[], object]) -> _Asked:
