@@ -57,7 +57,7 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
         return {}
     added = added_fields(asks or (), body)
     if wishes is not None:
-        added.update(wished_fields(call, wishes, body))
+        added.update(requested_extras(call, wishes, body))
     if _refusals and added:
         endpoint, shape = _endpoint(address, call, body), _shape(call, body)
         for name in [*added]:
@@ -73,7 +73,7 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
     return added
 
 
-def wished_fields(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
+def requested_extras(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of ``rt.Engine``'s options that the caller has not set. Warns of what this form of call never has."""
     engine = "" if call.profile is None else call.profile.name
     asks = () if call.profile is None else call.profile.ask.get(call.protocol, ())
@@ -158,7 +158,7 @@ def _blamed(call: Call, added: Mapping[str, Any], body: Mapping[str, Any], named
         return named
     if not named:
         # It may still be about one that was wished: the caller's call must not fail for it.
-        wished = wished_fields(call, call.settings.wishes, body)
+        wished = requested_extras(call, call.settings.wishes, body)
         return [name for name, value in wished.items() if added.get(name) == value]
     if "top_logprobs" in added:
         # vLLM calls the number of alternatives `logprobs`, which Responses ask for in `include`.

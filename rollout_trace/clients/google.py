@@ -34,8 +34,9 @@ C = TypeVar("C")
 
 _recording: ClassSwap[Settings] = ClassSwap("_rollout_trace_google")
 _MODULE = "google.genai"
-_NEEDED = ("request", "request_streamed", "async_request", "async_request_streamed")
-_ATTEMPTS = ("_request_once", "_async_request_once")
+_NEEDED = (
+    "request", "request_streamed", "async_request", "async_request_streamed", "_request_once", "_async_request_once",
+)  # fmt: skip
 _sending: ContextVar[Call | None] = ContextVar("rollout_trace_google", default=None)
 """The call while its request is sent: the SDK's functions for an attempt have no argument that identifies it."""
 
@@ -83,7 +84,7 @@ def api_client_of(client: object) -> Any:
         return None
     api_client = getattr(client, "_api_client", None)
     kind = type(api_client)
-    return api_client if all(hasattr(kind, name) for name in (*_NEEDED, *_ATTEMPTS)) else None
+    return api_client if all(hasattr(kind, name) for name in _NEEDED) else None
 
 
 def record_api_client(api_client: Any, settings: Settings) -> None:
@@ -99,7 +100,7 @@ def is_recording(client: object) -> bool:
     return _recording.settings_of(_sender(client)) is not None
 
 
-def forget_client(client: object) -> None:
+def stop_recording(client: object) -> None:
     """Undoes ``wrap_google``: the client's ``_api_client`` gets its own class again. Running calls are still recorded.
 
     A client that is not wrapped, and any other object, stays as it is.

@@ -95,7 +95,7 @@ def wrap_httpx(
     return client
 
 
-def forget_client(client: object) -> None:
+def stop_recording(client: object) -> None:
     """Undoes ``wrap_httpx``. Any other object stays as it is."""
     _recording.take_off(client)
 

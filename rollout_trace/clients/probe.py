@@ -154,8 +154,7 @@ def probe(
     return calls.make_async() if kind == "async" else calls.make()
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """One test call."""
 
     send: Callable[[], Any]
