@@ -19,7 +19,7 @@ from benchmarks.report import Effort, Row, at_most, differences, ratios
 from benchmarks.timing import settle
 from rollout_trace.clients.aiohttp import recorded_request as recorded_aiohttp
 from rollout_trace.clients.httpx import recorded_send, recorded_send_async
-from rollout_trace.clients.requests import recorded_request as recorded_requests
+from rollout_trace.clients.requests import recorded_send as recorded_requests
 from rollout_trace.process.options import HTTP
 
 URL = "http://server/v1/embeddings"
@@ -88,7 +88,7 @@ def _other_requests(effort: Effort) -> Iterator[Row]:
         "httpx, GET": (recorded_send(sync, HTTP), nothing, (get,), {}),
         "httpx, POST": (recorded_send(sync, HTTP), nothing, (post,), {}),
         "httpx2, POST": (recorded_send(sync, HTTP), nothing, (httpx2.Request("POST", URL, json={"input": "a"}),), {}),
-        "requests, POST": (recorded_requests(nothing, HTTP), nothing, (prepared,), {}),
+        "requests, POST": (recorded_requests(sync, HTTP), nothing, (prepared,), {}),
         "httpx, async POST": (
             recorded_send_async(SimpleNamespace(send=nothing_async), HTTP),
             nothing_async,
@@ -96,7 +96,7 @@ def _other_requests(effort: Effort) -> Iterator[Row]:
             {},
         ),
         "aiohttp, POST": (
-            recorded_aiohttp(nothing_async, HTTP),
+            recorded_aiohttp(SimpleNamespace(_request=nothing_async), HTTP),
             nothing_async,
             ("POST", URL),
             {"json": {"input": "a"}},

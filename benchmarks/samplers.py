@@ -66,12 +66,12 @@ def of_tinker() -> tuple[float, float, float]:
     sequence.logprobs_np = np.random.default_rng(0).uniform(-5, 0, TOKENS).astype(np.float32)
     response = SimpleNamespace(sequences=[sequence])
     prompt = SimpleNamespace(chunks=[SimpleNamespace(tokens=list(range(PROMPT)))])
-    arguments = {"prompt": prompt, "sampling_params": SimpleNamespace(temperature=1.0)}
+    bound: Any = SimpleNamespace(arguments={"prompt": prompt, "sampling_params": SimpleNamespace(temperature=1.0)})
     settings = sampler.settings_for(tinker._ENGINE, False, 1 << 26, None, False)
 
     def call() -> None:
-        run = tinker._Run(SimpleNamespaceKey(), settings, arguments)
-        run.calls.answer(lambda: [tinker._answer(response, {})])
+        run = tinker._Run(SimpleNamespaceKey(), settings, bound)
+        run.answer(lambda: [tinker._answer(response, {})])
 
     return added(lambda: None, call)
 

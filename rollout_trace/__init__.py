@@ -3,70 +3,101 @@
 from __future__ import annotations
 
 from rollout_trace._lazy import lazy_names, register
-from rollout_trace._version import __version__
+from rollout_trace._version import __version__ as __version__
 
 TYPE_CHECKING = False  # Not from `typing`: importing that takes longer than the rest of the package.
 if TYPE_CHECKING:
-    from rollout_trace.clients.anthropic import wrap_anthropic
-    from rollout_trace.clients.common import bind, unwrap
-    from rollout_trace.clients.google import wrap_google
-    from rollout_trace.clients.openai import wrap_openai
-    from rollout_trace.clients.probe import probe
-    from rollout_trace.clients.probe_report import ProbeReport
-    from rollout_trace.clients.tinker import wrap_tinker
-    from rollout_trace.clients.transformers import wrap_transformers
-    from rollout_trace.clients.vllm import wrap_vllm
-    from rollout_trace.collection.collect import acollect, collect
-    from rollout_trace.collection.executor import Executor
-    from rollout_trace.collection.facts import CallTotals
-    from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, WorkerLost
-    from rollout_trace.collection.processes import ProcessExecutor
-    from rollout_trace.collection.ray_executor import RayExecutor
-    from rollout_trace.collection.rollout import Rollout
-    from rollout_trace.collection.snapshot import Progress
-    from rollout_trace.collection.summary import CollectSummary
-    from rollout_trace.collection.totals import PassRate, Percentiles
-    from rollout_trace.data.costs import Price, PriceTable
-    from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
-    from rollout_trace.data.model import (
-        Attempt,
-        Completion,
-        Cost,
-        ErrorInfo,
-        Step,
-        Task,
-        TokenIssue,
-        ToolCall,
-        ToolRun,
-        Usage,
-    )
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
-    from rollout_trace.file.annotate import annotate
-    from rollout_trace.file.merge import MergeReport, merge
-    from rollout_trace.file.reader import read
-    from rollout_trace.file.score import ScoreReport, ascore, score
-    from rollout_trace.file.writer import JSONLWriter
-    from rollout_trace.guard import Stats, stats
-    from rollout_trace.integration.installed import Integration, integrations
-    from rollout_trace.process.environment import child_environment
-    from rollout_trace.process.instrument import Instrumentation, instrument
-    from rollout_trace.record.context import current, propagate, reward, trajectory
-    from rollout_trace.record.frames import tool_run
-    from rollout_trace.record.place import orphans
-    from rollout_trace.record.provenance import environment, file_sha256
-    from rollout_trace.record.recording import recording
-    from rollout_trace.record.recovery import Recovered, recover
-    from rollout_trace.record.recovery_output import RecoveryReport
-    from rollout_trace.train.checks import Finding
-    from rollout_trace.train.comparison import Comparison, compare
-    from rollout_trace.train.drift import Drift, drift
-    from rollout_trace.train.evaluation import pass_at_k, pass_hat_k
-    from rollout_trace.train.groups import Group, groups, run_advantages
-    from rollout_trace.train.retokenize import RetokenizeReport
-    from rollout_trace.train.selection import SequenceOptions
-    from rollout_trace.train.sequence import Placeholder, Sequence, SequenceReport, Sequences
-    from rollout_trace.wire.engine import Engine
+    from rollout_trace.clients.anthropic import wrap_anthropic as wrap_anthropic
+    from rollout_trace.clients.common import bind as bind
+    from rollout_trace.clients.common import unwrap as unwrap
+    from rollout_trace.clients.google import wrap_google as wrap_google
+    from rollout_trace.clients.openai import wrap_openai as wrap_openai
+    from rollout_trace.clients.probe import probe as probe
+    from rollout_trace.clients.probe_report import ProbeReport as ProbeReport
+    from rollout_trace.clients.tinker import wrap_tinker as wrap_tinker
+    from rollout_trace.clients.transformers import wrap_transformers as wrap_transformers
+    from rollout_trace.clients.vllm import wrap_vllm as wrap_vllm
+    from rollout_trace.collection.collect import acollect as acollect
+    from rollout_trace.collection.collect import collect as collect
+    from rollout_trace.collection.executor import Executor as Executor
+    from rollout_trace.collection.facts import CallTotals as CallTotals
+    from rollout_trace.collection.job import Job as Job
+    from rollout_trace.collection.job import Outcome as Outcome
+    from rollout_trace.collection.job import RolloutTimeout as RolloutTimeout
+    from rollout_trace.collection.job import WorkerLost as WorkerLost
+    from rollout_trace.collection.processes import ProcessExecutor as ProcessExecutor
+    from rollout_trace.collection.ray_executor import RayExecutor as RayExecutor
+    from rollout_trace.collection.rollout import Rollout as Rollout
+    from rollout_trace.collection.snapshot import Progress as Progress
+    from rollout_trace.collection.summary import CollectSummary as CollectSummary
+    from rollout_trace.collection.totals import PassRate as PassRate
+    from rollout_trace.collection.totals import Percentiles as Percentiles
+    from rollout_trace.data.costs import Price as Price
+    from rollout_trace.data.costs import PriceTable as PriceTable
+    from rollout_trace.data.extras import ExtraIssue as ExtraIssue
+    from rollout_trace.data.extras import PolicySpan as PolicySpan
+    from rollout_trace.data.extras import SamplingMask as SamplingMask
+    from rollout_trace.data.extras import TopTokens as TopTokens
+    from rollout_trace.data.model import Attempt as Attempt
+    from rollout_trace.data.model import Completion as Completion
+    from rollout_trace.data.model import Cost as Cost
+    from rollout_trace.data.model import ErrorInfo as ErrorInfo
+    from rollout_trace.data.model import Step as Step
+    from rollout_trace.data.model import Task as Task
+    from rollout_trace.data.model import TokenIssue as TokenIssue
+    from rollout_trace.data.model import ToolCall as ToolCall
+    from rollout_trace.data.model import ToolRun as ToolRun
+    from rollout_trace.data.model import Usage as Usage
+    from rollout_trace.data.trajectory import Trajectory as Trajectory
+    from rollout_trace.errors import DriftError as DriftError
+    from rollout_trace.errors import ExportError as ExportError
+    from rollout_trace.errors import FormatError as FormatError
+    from rollout_trace.errors import RolloutTraceError as RolloutTraceError
+    from rollout_trace.errors import WriteError as WriteError
+    from rollout_trace.file.annotate import annotate as annotate
+    from rollout_trace.file.merge import MergeReport as MergeReport
+    from rollout_trace.file.merge import merge as merge
+    from rollout_trace.file.reader import read as read
+    from rollout_trace.file.score import ScoreReport as ScoreReport
+    from rollout_trace.file.score import ascore as ascore
+    from rollout_trace.file.score import score as score
+    from rollout_trace.file.writer import JSONLWriter as JSONLWriter
+    from rollout_trace.guard import Stats as Stats
+    from rollout_trace.guard import stats as stats
+    from rollout_trace.integration.installed import Integration as Integration
+    from rollout_trace.integration.installed import integrations as integrations
+    from rollout_trace.process.environment import child_environment as child_environment
+    from rollout_trace.process.instrument import Instrumentation as Instrumentation
+    from rollout_trace.process.instrument import instrument as instrument
+    from rollout_trace.record.context import current as current
+    from rollout_trace.record.context import propagate as propagate
+    from rollout_trace.record.context import reward as reward
+    from rollout_trace.record.context import trajectory as trajectory
+    from rollout_trace.record.frames import tool_run as tool_run
+    from rollout_trace.record.place import orphans as orphans
+    from rollout_trace.record.provenance import environment as environment
+    from rollout_trace.record.provenance import file_sha256 as file_sha256
+    from rollout_trace.record.recording import recording as recording
+    from rollout_trace.record.recovery import Recovered as Recovered
+    from rollout_trace.record.recovery import recover as recover
+    from rollout_trace.record.recovery_output import RecoveryReport as RecoveryReport
+    from rollout_trace.train.checks import Finding as Finding
+    from rollout_trace.train.comparison import Comparison as Comparison
+    from rollout_trace.train.comparison import compare as compare
+    from rollout_trace.train.drift import Drift as Drift
+    from rollout_trace.train.drift import drift as drift
+    from rollout_trace.train.evaluation import pass_at_k as pass_at_k
+    from rollout_trace.train.evaluation import pass_hat_k as pass_hat_k
+    from rollout_trace.train.groups import Group as Group
+    from rollout_trace.train.groups import groups as groups
+    from rollout_trace.train.groups import run_advantages as run_advantages
+    from rollout_trace.train.retokenize import RetokenizeReport as RetokenizeReport
+    from rollout_trace.train.selection import SequenceOptions as SequenceOptions
+    from rollout_trace.train.sequence import Placeholder as Placeholder
+    from rollout_trace.train.sequence import Sequence as Sequence
+    from rollout_trace.train.sequence import SequenceReport as SequenceReport
+    from rollout_trace.train.sequence import Sequences as Sequences
+    from rollout_trace.wire.engine import Engine as Engine
 
 # Names are imported on first use: agents start fast, and a script that only exports does not import the recorder.
 _HOMES = {
@@ -139,97 +170,4 @@ if not TYPE_CHECKING:  # A type checker takes any name for one of a module that 
     __getattr__, __dir__ = lazy_names(__name__, _HOMES, _SUBMODULES)
 
 
-__all__ = [
-    "Attempt",
-    "CallTotals",
-    "CollectSummary",
-    "Comparison",
-    "Completion",
-    "Cost",
-    "Drift",
-    "DriftError",
-    "Engine",
-    "ErrorInfo",
-    "Executor",
-    "ExportError",
-    "ExtraIssue",
-    "Finding",
-    "FormatError",
-    "Group",
-    "Instrumentation",
-    "Integration",
-    "JSONLWriter",
-    "Job",
-    "MergeReport",
-    "Outcome",
-    "PassRate",
-    "Percentiles",
-    "Placeholder",
-    "PolicySpan",
-    "Price",
-    "PriceTable",
-    "ProbeReport",
-    "ProcessExecutor",
-    "Progress",
-    "RayExecutor",
-    "Recovered",
-    "RecoveryReport",
-    "RetokenizeReport",
-    "Rollout",
-    "RolloutTimeout",
-    "RolloutTraceError",
-    "SamplingMask",
-    "ScoreReport",
-    "Sequence",
-    "SequenceOptions",
-    "SequenceReport",
-    "Sequences",
-    "Stats",
-    "Step",
-    "Task",
-    "TokenIssue",
-    "ToolCall",
-    "ToolRun",
-    "TopTokens",
-    "Trajectory",
-    "Usage",
-    "WorkerLost",
-    "WriteError",
-    "__version__",
-    "acollect",
-    "annotate",
-    "ascore",
-    "bind",
-    "child_environment",
-    "collect",
-    "compare",
-    "current",
-    "drift",
-    "environment",
-    "file_sha256",
-    "groups",
-    "instrument",
-    "integrations",
-    "merge",
-    "orphans",
-    "pass_at_k",
-    "pass_hat_k",
-    "probe",
-    "propagate",
-    "read",
-    "recording",
-    "recover",
-    "reward",
-    "run_advantages",
-    "score",
-    "stats",
-    "tool_run",
-    "trajectory",
-    "unwrap",
-    "wrap_anthropic",
-    "wrap_google",
-    "wrap_openai",
-    "wrap_tinker",
-    "wrap_transformers",
-    "wrap_vllm",
-]
+__all__ = sorted({name for names in _HOMES.values() for name in names} | {"__version__"})

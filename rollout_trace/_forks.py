@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 _renewals: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
+_locks: list[tuple[str, str]] = []
 
 
 def renew_after_fork(item: T, renew: Callable[[T], object]) -> None:
@@ -16,7 +20,18 @@ def renew_after_fork(item: T, renew: Callable[[T], object]) -> None:
     _renewals[item] = renew
 
 
+def lock_for(module: str, name: str = "_lock") -> AbstractContextManager[Any]:
+    """Returns a reentrant lock for a variable of a module, which gets a new one in every forked process.
+
+    Another thread may hold this one when the process is forked, and does not exist there.
+    """
+    _locks.append((module, name))
+    return threading.RLock()
+
+
 def _after_fork() -> None:
+    for module, name in _locks:
+        setattr(sys.modules[module], name, threading.RLock())
     for item, renew in list(_renewals.items()):
         renew(item)
 

@@ -49,17 +49,15 @@ def place_of_caller() -> str | None:
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package != "rollout_trace":
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            file = frame.f_code.co_filename
+            place = f"{file}:{frame.f_lineno}"
+            is_library = file.startswith((_STANDARD_LIBRARY, "<frozen")) or any(part in file for part in _INSTALLED)
             # By name as well as by path: an integration under development is installed from its own folder.
-            if not package.startswith("rollout_trace_") and not _is_library(frame.f_code.co_filename):
+            if not package.startswith("rollout_trace_") and not is_library:
                 return place
             in_library = in_library or place
         frame = frame.f_back  # type: ignore[assignment]
     return in_library
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith((_STANDARD_LIBRARY, "<frozen")) or any(part in file for part in _INSTALLED)
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
+
+from rollout_trace._forks import lock_for
 
 MASK = "[redacted]"
 """Stands where a text was cut."""
@@ -49,8 +50,9 @@ _UNSENT_SCHEMES = ("aws4-", "digest ", "signature ")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PARAMETER = re.compile(rb"(?:^|&)(?:key|api[-_]?key|access_token|token|subscription-key)=([^&]+)", re.I)
 
-# Reentrant: the garbage collector may close a stream, and so record a call, while it is held.
-_lock = threading.RLock()
+# Reentrant: the garbage collector may close a stream, and so record a call, while it is held. A forked process, which
+# has the same clients, keeps the keys.
+_lock = lock_for(__name__)
 _seen: set[bytes | str] = set()
 """Values met, as they stood in a header or a client, keys or not."""
 _keys: dict[str, None] = {}
@@ -59,16 +61,6 @@ _texts: tuple[str, ...] = ()
 """What texts are searched for, longest first: a key that contains another is cut whole."""
 _bytes: tuple[bytes, ...] = ()
 """The same for JSON and other bytes."""
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    # The keys stay: the child has the same clients.
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def header_names(names: Any) -> tuple[str, ...]:

@@ -1,11 +1,5 @@
 """The exceptions of rollout_trace."""
 
-# RolloutTraceError
-#   FormatError (also ValueError)   a file does not match the format
-#   WriteError (also OSError)       trajectories could not be written
-#   DriftError (also ValueError)    a prompt repeats an earlier completion in other token ids
-#   ExportError (also ValueError)   a strict export would leave something out
-
 from __future__ import annotations
 
 import os

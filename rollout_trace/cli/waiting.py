@@ -123,10 +123,10 @@ def _next_signal(awaited: set[int]) -> tuple[int, bool]:
 
 def _report(environment: Mapping[str, str], why: str) -> None:
     os.environ.update(environment)
-    from rollout_trace.process import rewards, summary
+    from rollout_trace.process import exits, rewards
     from rollout_trace.record.tally import Tally
 
-    total = summary.gathered(Tally())
+    total = exits.gathered(Tally())
     rewards.give_to_written(total)
     if sys.stderr is not None:
-        summary.show(total, sys.stderr, why)
+        exits.show(total, sys.stderr, why)

@@ -1,11 +1,14 @@
 """Recording for sessions of aiohttp, which send what no known SDK sends.
 
 The package is not imported. The only method replaced is ``ClientSession._request``, which every request passes through.
-The body is recorded by ``aiohttp_stream.py`` as its caller reads it.
+While a body is read, ``response.content`` has a subclass of its own class. Every way to read it (``read``,
+``readline``, ``iter_any``, ``iter_chunks``, ...) ends in one method, ``_read_nowait_chunk``. An object in its place
+instead would not be one of aiohttp's class, and have none of the attributes that other libraries use.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
 from collections.abc import Mapping
@@ -14,18 +17,19 @@ from urllib.parse import urlsplit
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.aiohttp_stream import take_error_body, tee
-from rollout_trace.clients.attempts import HTTPStatusError, ResponseHead
-from rollout_trace.clients.http_exchange import UnpeekedExchange, may_be_call
+from rollout_trace.clients.http_exchange import HTTPExchange, may_be_call
+from rollout_trace.clients.recorder import HTTPStatusError, ResponseHead
+from rollout_trace.clients.swap import ClassSwap
+from rollout_trace.clients.tee import added_chunks
+from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rollout_trace.record.settings import Settings
 
 
-def recorded_request(original: Any, settings: Settings) -> Any:
-    """What takes the place of ``ClientSession._request``, in a class or a subclass of it."""
+def recorded_request(base: Any, settings: Settings) -> Any:
+    """Makes what takes the place of ``ClientSession._request``."""
+    original = base._request
 
     @functools.wraps(original)
     async def _request(self: Any, method: Any, str_or_url: Any, *args: Any, **kwargs: Any) -> Any:
@@ -35,7 +39,7 @@ def recorded_request(original: Any, settings: Settings) -> Any:
                 return await original(self, method, str_or_url, *args, **kwargs)
         with exchange:
             response = await original(self, method, str_or_url, *args, **exchange.next_attempt())
-            while await exchange.was_refused(response):
+            while await exchange.was_refused_async(response):
                 response = await original(self, method, str_or_url, *args, **exchange.next_attempt())
         exchange.answered(response)
         return response
@@ -67,83 +71,74 @@ def _begin(session: Any, method: Any, str_or_url: Any, options: dict[str, Any], 
     return None if exchange.call is None else exchange
 
 
-class _Exchange(UnpeekedExchange):
-    """One request of the caller, and the attempts that are sent for it."""
+class _Exchange(HTTPExchange):
+    """One request of a session, as its arguments: their names and values are what is sent."""
 
-    __slots__ = ("_data", "_options", "_session")
+    __slots__ = ("_data", "_is_json", "_session")
+    _reads_ahead = False
 
     def __init__(self, session: Any, method: str, url: str, options: dict[str, Any]) -> None:
         self._session = session
-        self._options = options
         self._data = _data_of(session, options)
-        super().__init__(method, url, _headers_of(session, options.get("headers")), _content_of(self._data))
+        self._is_json = options.get("json") is not None
+        if self._data is not options.get("data"):
+            options = {**options, "json": None, "data": self._data}
+        # Those of the session, and the caller's over them.
+        own: Any = options.get("headers")
+        pairs = [*session.headers.items(), *(own.items() if hasattr(own, "items") else own or ())]
+        headers = {str(name).lower(): value for name, value in pairs}
+        super().__init__(options, method, url, headers, _content_of(self._data))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            _remember_keys(error)
-            self._set_status_of(error)
-        super().__exit__(kind, error, traceback)
+    def _failed(self, error: BaseException) -> None:
+        self._remember_sent(error)
+        # A session raises for an error response, where it is told to.
+        status, headers = getattr(error, "status", None), getattr(error, "headers", None)
+        if isinstance(status, int) and status >= 400 and isinstance(headers, Mapping):
+            recorder.attempt_failed(self.call, HTTPStatusError(ResponseHead(status, headers)))
+        super()._failed(error)
 
-    def next_attempt(self) -> dict[str, Any]:
-        """Begins an attempt and returns the arguments to send it with."""
-        content = self.content_to_send()
+    def _head(self, response: Any, content: bytes | None = None) -> Any:
+        return ResponseHead(response.status, response.headers, content)
+
+    def _remember_sent(self, response: Any) -> None:
+        if (request := getattr(response, "request_info", None)) is not None:
+            credentials.remember_request(request.headers, request.url.raw_query_string)
+
+    async def _read_async(self, response: Any) -> bytes | None:
+        content = response.content
         try:
-            options = self._options_for(content)
-        except Exception as error:
-            content = None
-            self.ask_nothing(error)
-            options = self._options
-        recorder.attempt(self.call, self.content if content is None else content)
-        return options
+            body: bytes = await content.read()
+            # A new stream, as the caller may read it in any way, for which it must not be at its end.
+            again = type(content)(content._protocol, max(len(body), 2**16), loop=response._loop)
+            again.feed_data(body)
+            again.feed_eof()
+            response.content = again
+            return body
+        except Exception:
+            # Its caller meets the same where it is read.
+            return None
+        except BaseException:
+            # Cancelled: the caller gets no response that could be closed, and its connection would stay taken.
+            response.close()
+            raise
 
-    async def was_refused(self, response: Any) -> bool:
-        """Whether a response refuses added fields, which are then removed. Reads an error response to its end."""
-        if not self._added or response.status < 400:
-            return False
-        content = await take_error_body(response)
-        head = ResponseHead(response.status, response.headers, content)
-        return self._drop_refused(response.status, content, HTTPStatusError(head))
-
-    def answered(self, response: Any) -> None:
-        """Records the response that the caller gets. Its body is still to be read."""
-        call = self.call
-        if call is None:
-            return
-        try:
-            _remember_keys(response)
-            redirects = [(one.status, one.headers) for one in response.history]
-            recorder.answered(call, response.status, response.headers, redirects)
-            self.learn(response.status)
-            if response.status >= 400:
-                # The attempt has failed for its caller too, who may still read why.
-                recorder.attempt_failed(call, HTTPStatusError(ResponseHead(response.status, response.headers)))
-            call.is_decompressed = self._is_unpacked(response)
-            tee(response, call)
-        except Exception as error:
-            guard.failed("answered", call, error)
-            # Nothing of the body will be seen.
-            recorder.ended(call)
+    def _record_body(self, call: Call, response: Any) -> None:
+        call.is_decompressed = self._is_unpacked(response)
+        tee(response, call)
 
     def _caller_body(self) -> Mapping[str, Any] | None:
         # Of a payload that the caller made, the rest (its headers, its type) is not at hand.
-        is_plain = self._options.get("json") is not None or isinstance(self._data, (bytes, bytearray, str))
+        is_plain = self._is_json or isinstance(self._data, (bytes, bytearray, str))
         return super()._caller_body() if is_plain else None
 
-    def _options_for(self, content: bytes | None) -> dict[str, Any]:
-        """The caller's arguments, with another body unless it is None."""
-        if content is None and self._data is self._options.get("data"):
-            return self._options
-        options = {**self._options, "json": None, "data": self._data}
-        if content is None:
-            return options
+    def _with_body(self, request: dict[str, Any], content: bytes) -> dict[str, Any]:
+        options = {**request, "json": None}
         headers = options.get("headers")
         if headers is not None:
             pairs = headers.items() if hasattr(headers, "items") else headers
             # That is the length of the caller's own body.
             options["headers"] = [(name, value) for name, value in pairs if str(name).lower() != "content-length"]
-        if self._options.get("json") is not None:
+        if self._is_json:
             options["data"] = _payloads().BytesPayload(content, content_type="application/json")
         else:
             options["data"] = content.decode() if isinstance(self._data, str) else content
@@ -151,19 +146,13 @@ class _Exchange(UnpeekedExchange):
 
     def _is_unpacked(self, response: Any) -> bool:
         """Whether the caller gets the body without its content encoding."""
-        is_wished = self._options.get("auto_decompress")
+        is_wished = self._request.get("auto_decompress")
         if is_wished is None:
             is_wished = self._session.auto_decompress
         known = {"", "gzip", "deflate", "br"}
         if hasattr(sys.modules.get("aiohttp.http_parser"), "HAS_ZSTD"):
             known.add("zstd")
         return bool(is_wished) and response.headers.get("content-encoding", "").lower() in known
-
-    def _set_status_of(self, error: BaseException) -> None:
-        """Records the status of an exception that a session raises for an error response."""
-        status, headers = getattr(error, "status", None), getattr(error, "headers", None)
-        if isinstance(status, int) and status >= 400 and isinstance(headers, Mapping):
-            recorder.attempt_failed(self.call, HTTPStatusError(ResponseHead(status, headers)))
 
 
 def _payloads() -> Any:
@@ -198,19 +187,115 @@ def _content_of(data: Any) -> bytes | None:
     return bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else None
 
 
-def _headers_of(session: Any, headers: Any) -> dict[str, str]:
-    """The headers of a request by lower-case names: those of the session, and the caller's over them."""
-    pairs = [*session.headers.items()]
-    if headers is not None:
-        pairs += headers.items() if hasattr(headers, "items") else headers
-    return {str(name).lower(): value for name, value in pairs}
+_tees: dict[int, _Tee] = {}
+"""By the ``id`` of the stream, which has no place for attributes. An entry is removed before its stream is."""
+_teed: ClassSwap[bool] = ClassSwap("_rollout_trace_teed")
+"""The setting is whether not all that arrives is handed on."""
 
 
-def _remember_keys(message: Any) -> None:
-    """Remembers the keys in the request of a response, or of an exception."""
-    request = getattr(message, "request_info", None)
-    if request is not None:
-        credentials.remember_request(request.headers, request.url.raw_query_string)
+def tee(response: Any, call: Call) -> None:
+    """Passes the body of a response to a call as it is read, with its end and its error."""
+    content, body = response.content, getattr(response, "_body", None)
+    if body is not None or content.at_eof():
+        # Read before its caller gets it, as by a function given as `raise_for_status`; or empty.
+        recorder.receive(call, body or b"")
+        recorder.finished(call)
+        recorder.ended(call)
+        return
+    one = _tees[id(content)] = _Tee(call)
+    _teed.put_on(content, one.added is not None, _methods)
+    if one.added is not None:
+        _feed_again(content)
 
 
-__all__ = ["recorded_request"]
+def _feed_again(content: Any) -> None:
+    """Passes what has arrived already through a stream's own ``feed_data``."""
+    arrived, is_whole = [*content._buffer], content._eof
+    content._buffer.clear()
+    content._size, content._eof = 0, False
+    content.total_bytes -= sum(map(len, arrived))
+    for data in arrived:
+        content.feed_data(data)
+    if is_whole:
+        content.feed_eof()
+
+
+class _Tee:
+    """What one stream passes to its call."""
+
+    __slots__ = ("added", "call", "interruption")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.added = added_chunks(call)
+        """Takes out what is not handed on. Then what arrives is recorded, not what is read."""
+        self.interruption: BaseException | None = None
+        """What ended the latest reading, which may be tried again: a timeout, or a cancellation."""
+
+
+def _end(stream: Any, cut: BaseException | None = None, *, is_whole: bool = False) -> None:
+    """Ends the call of a stream and gives the stream its own class again."""
+    one = _tees.pop(id(stream), None)
+    if one is not None:
+        if is_whole:
+            recorder.finished(one.call)
+        end(one.call, None if is_whole else cut or one.interruption)
+        _teed.take_off(stream)
+
+
+def _methods(base: Any, hides: bool) -> dict[str, Any]:
+    """The methods of a stream that record what is read. It has them until its end."""
+
+    def _read_nowait_chunk(self: Any, n: int) -> bytes:
+        data: bytes = base._read_nowait_chunk(self, n)
+        one = _tees.get(id(self))
+        if one is not None:
+            try:
+                one.interruption = None
+                if one.added is None:
+                    recorder.receive(one.call, data)
+                if self.at_eof():
+                    _end(self, is_whole=True)
+            except Exception as error:
+                guard.failed("receive", one.call, error)
+        return data
+
+    async def _wait(self: Any, func_name: str) -> None:
+        try:
+            await base._wait(self, func_name)
+        except (asyncio.CancelledError, asyncio.TimeoutError) as error:
+            one = _tees.get(id(self))
+            if one is not None:
+                # Without its traceback, in whose frames the stream is: it would never be freed.
+                one.interruption = type(error)(*error.args)
+            raise
+
+    def feed_data(self: Any, data: bytes, *args: Any, **kwargs: Any) -> Any:
+        if (one := _tees.get(id(self))) is not None:
+            recorder.receive(one.call, bytes(data))
+            data = one.added.shown(bytes(data))  # type: ignore[union-attr]
+        return base.feed_data(self, data, *args, **kwargs)
+
+    def feed_eof(self: Any) -> None:
+        one = _tees.get(id(self))
+        if one is not None and one.added is not None and (rest := one.added.rest()):
+            base.feed_data(self, rest)
+        base.feed_eof(self)
+        if self.at_eof():
+            _end(self, is_whole=True)
+
+    def set_exception(self: Any, exc: BaseException, *args: Any, **kwargs: Any) -> None:
+        base.set_exception(self, exc, *args, **kwargs)
+        # What has arrived and was not read cannot be read any more. The first is what `close` or `release` puts there.
+        is_closing = type(exc).__name__ == "ClientConnectionError" and exc.args == ("Connection closed",)
+        _end(self, None if is_closing else exc)
+
+    def __del__(self: Any) -> None:
+        # A stream that nobody closed. It only marks the call as ended: a finalizer must take no lock.
+        one = _tees.pop(id(self), None)
+        if one is not None:
+            end(one.call, one.interruption or GeneratorExit())
+
+    reading = {"_read_nowait_chunk": _read_nowait_chunk, "_wait": _wait}
+    ends = {"feed_eof": feed_eof, "set_exception": set_exception, "__del__": __del__}
+    return reading | ends | ({"feed_data": feed_data} if hides else {})

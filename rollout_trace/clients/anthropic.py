@@ -44,6 +44,3 @@ def wrap_anthropic(client: C, *, keep_bytes: bool = False, max_call_bytes: int =
     limit = check_call_bytes(max_call_bytes)
     settings = Settings(protocol_of, keep_bytes=bool(keep_bytes), max_call_bytes=limit)
     return wrap(client, "anthropic", settings, example="Anthropic")
-
-
-__all__ = ["protocol_of", "wrap_anthropic"]

@@ -8,18 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.clients.wished import drop_dependent, wished_fields
 from rollout_trace.record.settings import Refusal
-from rollout_trace.wire.engine import value_at, wishes_for
+from rollout_trace.wire.engine import NO_TOP_K, lacks_top_k, value_at, wishes_for
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.lenient import loads
 from rollout_trace.wire.profiles import AUTO, added_fields
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
+    from rollout_trace.wire.engine import Engine
 
 ASK_AGAIN = 600.0
 """Seconds after which a refused field is sent once more: another server may be behind the address by now."""
+
+_AS_IDS = "return_tokens_as_token_ids"
+"""Names alternatives by their ids, and changes every token's text: only for callers who asked for no logprobs."""
 
 _REFUSAL_STATUSES = frozenset({400, 403, 422})
 
@@ -44,13 +47,8 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
     """The fields to add to a request, by name, for its engine to return ids, logprobs, and what was wished beside.
 
     A field whose value is a list includes the caller's items. A name with a dot is that of a field in an object of the
-    caller's, see ``wished.merged``.
-
-    Args:
-        call: its profile has the fields. A remembered refusal of one is added to the call's ``refusals``.
-        address: returns the server's address, as text or an object with that ``str``. Only called if any server has
-            refused a field: building it is slow.
-        body: of the caller's request.
+    caller's, see ``merged``. A remembered refusal of one is added to the call's ``refusals``. ``address`` is called
+    only if any server has refused a field: building it is slow.
     """
     profile = call.profile
     asks = None if profile is None else profile.ask.get(call.protocol)
@@ -59,7 +57,7 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
         return {}
     added = added_fields(asks or (), body)
     if wishes is not None:
-        added.update(wished_fields(call, wishes, body))
+        added.update(requested_extras(call, wishes, body))
     if _refusals and added:
         endpoint, shape = _endpoint(address, call, body), _shape(call, body)
         for name in [*added]:
@@ -75,6 +73,64 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
     return added
 
 
+def requested_extras(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``rt.Engine``'s options that the caller has not set. Warns of what this form of call never has."""
+    engine = "" if call.profile is None else call.profile.name
+    asks = () if call.profile is None else call.profile.ask.get(call.protocol, ())
+    # What a request of this form must not have has no number either.
+    withheld = {name for ask in asks if ask.without is not None and body.get(ask.without) for name in ask.fields}
+    streamed, has_tools = bool(body.get("stream")), bool(body.get("tools"))
+    fields: dict[str, Any] = {}
+    for wish in wishes_for(engine, wishes, call.protocol, streamed=streamed, has_tools=has_tools):
+        if wish.obstacle is not None and not call.settings.quiet:
+            guard.warn_once(
+                f"wish:{engine}:{call.protocol}:{streamed}:{wish.option}",
+                f"Engine({engine!r}, {wish.option}={getattr(wishes, wish.option)!r}): {wish.obstacle}.",
+            )
+        for name, value in wish.asks.items():
+            if name not in withheld and _is_free(name, body):
+                # SGLang has one number for the alternatives of prompt and completion.
+                fields[name] = max(fields[name], value) if name in fields else value
+    if engine == "vllm" and wishes.sampling_mask and lacks_top_k(body) and not call.settings.quiet:
+        guard.warn_once("no_top_k", f"Engine('vllm', sampling_mask=True): {NO_TOP_K}.")
+    return fields
+
+
+def _is_free(name: str, body: Mapping[str, Any]) -> bool:
+    """Whether the caller has not set a field, and does not see what it changes."""
+    outer, _, inner = name.partition(".")
+    if inner:
+        # Without the object the request is wrong, and the caller must see that.
+        return isinstance(body.get(outer), Mapping) and body[outer].get(inner) is None
+    if name == _AS_IDS and (body.get("logprobs") not in (None, False) or body.get("top_logprobs")):
+        return False
+    return body.get(name) is None
+
+
+def drop_dependent(call: Call, added: dict[str, Any], body: Mapping[str, Any]) -> None:
+    """Removes wished fields that mean nothing, or are refused, without another one."""
+    is_chat = call.protocol == "openai.chat"
+    if is_chat and not added.get("logprobs", body.get("logprobs")):
+        added.pop("top_logprobs", None)
+    if not added.get("top_logprobs" if is_chat else "logprobs"):
+        added.pop(_AS_IDS, None)
+
+
+def merged(added: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """Added fields as fields of the body itself; an object of the caller's is copied, with the fields that go into it.
+
+    ``sampling_params.logprobs`` is the field ``logprobs`` in ``sampling_params``.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in added.items():
+        outer, _, inner = name.partition(".")
+        if inner:
+            fields.setdefault(outer, {**body[outer]})[inner] = value
+        else:
+            fields[name] = value
+    return fields
+
+
 def without_refused(
     call: Call, added: Mapping[str, Any], body: Mapping[str, Any], status: Any, content: bytes
 ) -> dict[str, Any] | None:
@@ -82,13 +138,7 @@ def without_refused(
 
     An error that names none of them may still be about one: vLLM's about beams says ``logprobs`` of ids, and some
     servers say nothing at all. Then the request goes out as its caller made it, before an error reaches the caller.
-
-    Args:
-        call: the refusals are added to its ``refusals``.
-        added: the fields that were added to the failed request.
-        body: of the caller's request.
-        status: HTTP status of the response.
-        content: its body.
+    The refusals are added to the call's ``refusals``.
     """
     if status not in _REFUSAL_STATUSES:
         return None
@@ -108,7 +158,7 @@ def _blamed(call: Call, added: Mapping[str, Any], body: Mapping[str, Any], named
         return named
     if not named:
         # It may still be about one that was wished: the caller's call must not fail for it.
-        wished = wished_fields(call, call.settings.wishes, body)
+        wished = requested_extras(call, call.settings.wishes, body)
         return [name for name, value in wished.items() if added.get(name) == value]
     if "top_logprobs" in added:
         # vLLM calls the number of alternatives `logprobs`, which Responses ask for in `include`.
@@ -182,13 +232,8 @@ def _count_asked(added: Mapping[str, Any]) -> str | None:
 def update_refusals(call: Call, address: Callable[[], object], body: Callable[[], Mapping[str, Any]]) -> None:
     """Updates the refusals in memory after a successful call: fields the server took, fields it refused before.
 
-    Only after a success: a request that fails without the added fields too was not refused because of them.
-
-    Args:
-        call: with the refusals that it met.
-        address: returns the server's address.
-        body: returns the body of the successful request, added fields included. Both are only called if needed: nearly
-            no call meets a refusal.
+    Only after a success: a request that fails without the added fields too was not refused because of them. ``address``
+    and ``body``, added fields included, are only called if needed: nearly no call meets a refusal.
     """
     if not (_refusals or call.refusals) or call.profile is None:
         return

@@ -65,11 +65,11 @@ def unwrap(client: C) -> C:
     if stainless.settings_of(client) is not None:
         stainless.restore(client)
     elif google.is_recording(client):
-        google.forget_client(client)
+        google.stop_recording(client)
     elif sampler.is_recording(client):
         sampler.take_off(client)
     else:
-        httpx.forget_client(client)
+        httpx.stop_recording(client)
     return client
 
 
@@ -97,6 +97,3 @@ def bind(client: C, trajectory: Trajectory) -> C:
     stainless.swap(copied, replace(settings, trajectory=weakref.ref(trajectory)), is_async=kind == "async")
     bound: C = copied
     return bound
-
-
-__all__ = ["ClientKind", "bind", "client_kind", "unwrap", "wrap"]

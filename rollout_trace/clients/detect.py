@@ -1,7 +1,7 @@
 """``engine="auto"``: detection of the engine behind an address, once per address and process.
 
-Callers pass in a function that makes the requests; these are not recorded as calls. Whatever goes wrong, the user's
-call goes on, delayed by about ``PATIENCE`` at most.
+Its requests are not recorded as calls. Whatever goes wrong, the user's call goes on, delayed by about ``PATIENCE`` at
+most.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import math
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from rollout_trace import guard
@@ -28,6 +29,8 @@ LEAST_PATIENCE = 0.25
 FORGET_FAILURES = 60.0
 """Seconds after which a server that refused to answer (401, 403, 5xx) is asked again."""
 
+_MAX_BYTES = 1 << 20
+_CALL_HEADERS = frozenset({"content-type", "idempotency-key", "x-stainless-raw-response", "x-stainless-retry-count"})
 _STARTING = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses of a server, or of its proxy, that will answer soon: llama-server sends 503 while its model loads."""
 
@@ -47,7 +50,6 @@ class _Verdict:
     """Seconds until the address is asked again."""
 
 
-_Inquiry = Generator[str, Reply, _Verdict]
 NO_REPLY = Reply(0, b"")
 """Stands for no answer: the server could not be reached, was too slow, or broke off."""
 
@@ -83,72 +85,105 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Get(NamedTuple):
-    """A request to make: an address, and the time (``time.monotonic``) after which the answer is of no use."""
+class _Step(NamedTuple):
+    """What the detection asks of its caller: a request to an address, or, with a search, to wait for that to end."""
 
     url: str
     deadline: float
+    """When it is of no use any more, as ``time.monotonic`` seconds."""
+    search: _Search | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """Wait for another caller's search to end, until the deadline (``time.monotonic``)."""
-
-    search: _Search
-    deadline: float
+_Result = TypeVar("_Result")
+_Steps: TypeAlias = Generator[_Step, Reply, _Result]
 
 
-def find(address: str, get: Callable[[Get], Reply]) -> EngineProfile | None:
-    """The profile of the engine behind an address; None where it is not certain.
+def find(client: Any, options: Any) -> EngineProfile | None:
+    """Finds the engine behind a sync client of a Stainless SDK; None where it is not certain.
 
-    Args:
-        address: base URL of the API, as clients have it.
-        get: makes a request, with the caller's credentials. An exception counts as no answer.
+    Its requests go over the client's own HTTP connections, below the SDK: its retries and error classes, and the
+    recording, do not apply to them. They have the headers of the call with these options.
     """
-    steps = _search_steps(address)
-    try:
-        step = next(steps)
-        while True:
-            if isinstance(step, _Wait):
-                step.search.ended.wait(max(0.0, step.deadline - time.monotonic()))
-                step = steps.send(NO_REPLY)
-                continue
-            try:
-                reply = get(step)
-            except Exception:
+    # Closed here: a search that an interrupt broke off ends now, not when it is collected. Others wait for it.
+    with closing(_search_steps(str(client.base_url))) as steps:
+        try:
+            step = next(steps)
+            while True:
                 reply = NO_REPLY
-            step = steps.send(reply)
-    except StopIteration as stop:
-        found: EngineProfile | None = stop.value
-        return found
-    finally:
-        # A search that an interrupt broke off ends here, not when the generator is collected: others wait for it.
-        steps.close()
+                if step.search is not None:
+                    step.search.ended.wait(max(0.0, step.deadline - time.monotonic()))
+                else:
+                    with suppress(Exception):
+                        reply = _get(client, options, step)
+                step = steps.send(reply)
+        except StopIteration as stop:
+            found: EngineProfile | None = stop.value
+            return found
 
 
-async def find_async(address: str, get: Callable[[Get], Awaitable[Reply]]) -> EngineProfile | None:
-    """``find`` for event loops."""
-    steps = _search_steps(address)
-    try:
-        step = next(steps)
-        while True:
-            if isinstance(step, _Wait):
-                await _wait(step.search, step.deadline)
-                step = steps.send(NO_REPLY)
-                continue
-            try:
-                reply = await get(step)
-            except Exception:
+async def find_async(client: Any, options: Any) -> EngineProfile | None:
+    """``find`` for an async client."""
+    with closing(_search_steps(str(client.base_url))) as steps:
+        try:
+            step = next(steps)
+            while True:
                 reply = NO_REPLY
-            step = steps.send(reply)
-    except StopIteration as stop:
-        found: EngineProfile | None = stop.value
-        return found
-    finally:
-        steps.close()
+                if step.search is not None:
+                    await _wait(step.search, step.deadline)
+                else:
+                    with suppress(Exception):
+                        reply = await _get_async(client, options, step)
+                step = steps.send(reply)
+        except StopIteration as stop:
+            found: EngineProfile | None = stop.value
+            return found
 
 
-def _search_steps(url: str) -> Generator[Get | _Wait, Reply, EngineProfile | None]:
+def _get(client: Any, options: Any, step: _Step) -> Reply:
+    with client._client.stream("GET", step.url, **_request_options(client, options, step.deadline)) as response:
+        body = b""
+        for chunk in response.iter_bytes():
+            body += chunk
+            if _is_enough(body, step.deadline):
+                break
+        return Reply(response.status_code, body)
+
+
+async def _get_async(client: Any, options: Any, step: _Step) -> Reply:
+    async with client._client.stream("GET", step.url, **_request_options(client, options, step.deadline)) as response:
+        body = b""
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if _is_enough(body, step.deadline):
+                break
+        return Reply(response.status_code, body)
+
+
+def _request_options(client: Any, options: Any, deadline: float) -> dict[str, Any]:
+    """Headers, query and timeouts as for the call itself, credentials included. Redirects are not followed.
+
+    Raises:
+        TimeoutError: the deadline has passed.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    headers = {name: value for name, value in client._build_headers(options).items() if name not in _CALL_HEADERS}
+    # To connect, to read, to write, to wait for a pooled connection: each alone is within what is left, if not the sum.
+    timeout = (min(left, PATIENCE / 2), left, left, min(left, PATIENCE / 2))
+    query = dict(client.default_query) or None
+    # No redirects: the credentials must not go to another server.
+    return {"headers": headers, "params": query, "timeout": timeout, "follow_redirects": False}
+
+
+def _is_enough(body: bytes, deadline: float) -> bool:
+    # The HTTP client's timeout applies to each read: a server that sends byte by byte would never exceed it.
+    if time.monotonic() >= deadline:
+        raise TimeoutError
+    return len(body) > _MAX_BYTES
+
+
+def _search_steps(url: str) -> _Steps[EngineProfile | None]:
     """The detection without its I/O: yields requests to make and searches to wait for; returns the profile."""
     if (named := by_host(url)) is not None:
         return named
@@ -159,24 +194,13 @@ def _search_steps(url: str) -> Generator[Get | _Wait, Reply, EngineProfile | Non
         deadline = began + _patience(search)
         if is_mine:
             try:
-                _conclude(search, url, (yield from _requests_of(_inquiry(url), deadline)), began)
+                _conclude(search, url, (yield from _inquiry(url, deadline)), began)
             finally:
                 _end(search, url)
         else:
-            yield _Wait(search, deadline)
+            yield _Step(url, deadline, search)
         if not search.abandoned or time.monotonic() >= deadline:
             return search.profile
-
-
-def _requests_of(inquiry: _Inquiry, deadline: float) -> Generator[Get | _Wait, Reply, _Verdict]:
-    url = next(inquiry)
-    while True:
-        reply = yield Get(url, deadline)
-        try:
-            url = inquiry.send(reply)
-        except StopIteration as stop:
-            verdict: _Verdict = stop.value
-            return verdict
 
 
 async def _wait(search: _Search, deadline: float) -> None:
@@ -210,17 +234,20 @@ def _conclude(search: _Search, url: str, verdict: _Verdict, began: float) -> Non
     search.expires = now + verdict.valid_for
     # Last: whoever waits for it reads the fields above.
     search.ended.set()
-    if search.profile is None and verdict.valid_for == 0:
+    if search.profile is not None:
+        return
+    host = urlsplit(url).hostname
+    if verdict.valid_for == 0:
         guard.warn_once(
             f"auto-unanswered:{url}",
-            f'engine="auto" had no answer from {urlsplit(url).hostname} when it asked which engine it is: this call is '
-            "asked for nothing, and the next one asks again. If you know the engine, name it.",
+            f'engine="auto" had no answer from {host} when it asked which engine it is: this call is asked for '
+            "nothing, and the next one asks again. If you know the engine, name it.",
         )
-    elif search.profile is None:
+    else:
         guard.warn_once(
             f"auto:{url}",
-            f'engine="auto" could not tell which engine answers at {urlsplit(url).hostname}: it is asked for nothing. '
-            "If you know it, name it.",
+            f'engine="auto" could not tell which engine answers at {host}: it is asked for nothing. If you know it, '
+            "name it.",
         )
 
 
@@ -242,10 +269,10 @@ def by_host(url: str) -> EngineProfile | None:
     return next((one for name, one in known if f".{host}".endswith(name)), None)
 
 
-def _inquiry(base_url: str) -> _Inquiry:
-    """Yields addresses to GET, receives the replies, and returns the verdict."""
+def _inquiry(base_url: str, deadline: float) -> _Steps[_Verdict]:
+    """Yields requests to make, receives the replies, and returns the verdict."""
     base = base_url.rstrip("/")
-    models = yield f"{base}/models"
+    models = yield _Step(f"{base}/models", deadline)
     if (valid_for := _failure_ttl(models)) is not None:
         return _Verdict(None, valid_for)
     owners = _owners(_json(models.body))
@@ -254,7 +281,7 @@ def _inquiry(base_url: str) -> _Inquiry:
         return _Verdict(None if named is None else named.name)
     candidates = profiles() if named is None else [named]
     for name, fingerprint in [(one.name, one.fingerprint) for one in candidates if one.fingerprint is not None]:
-        reply = yield f"{base.removesuffix('/v1')}/{fingerprint.path}"
+        reply = yield _Step(f"{base.removesuffix('/v1')}/{fingerprint.path}", deadline)
         if (valid_for := _failure_ttl(reply)) is not None:
             return _Verdict(None, valid_for)
         if (

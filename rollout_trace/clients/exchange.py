@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
@@ -11,28 +12,36 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import (
     fields_to_add,
     may_refuse_in_stream,
+    merged,
     took_in_stream,
     update_refusals,
     without_refused,
 )
-from rollout_trace.clients.wished import merged
+from rollout_trace.clients.recorder import current
 from rollout_trace.wire.added_chunks import answers_to
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from rollout_trace.record.call import Call
     from rollout_trace.record.settings import Settings
 
 
 class Exchange:
-    """The recorder's side of one request. A subclass knows the objects of its SDK or HTTP library."""
+    """The recorder's side of one request. A subclass knows the objects of its SDK or HTTP library.
 
-    __slots__ = ("_added", "call")
+    A context manager around the function that sends it, with all its attempts: an exception that leaves it is recorded
+    as the caller's, and a library below records nothing meanwhile.
+    """
+
+    __slots__ = ("_added", "_outer", "call")
 
     def __init__(self) -> None:
         self.call: Call | None = None
         """None where there is nothing to record."""
         self._added: dict[str, Any] = {}
-        """Fields that the request has beside the caller's own, by name; see ``wished.merged``."""
+        """Fields that the request has beside the caller's own, by name; see ``ask.merged``."""
+        self._outer: Call | None = None
 
     def begin(self, settings: Settings) -> None:
         """Begins the call, if this request is one. Never raises, save under pytest."""
@@ -41,27 +50,39 @@ class Exchange:
             protocol = self._protocol(settings, method, path)
             if protocol is None:
                 return
-            in_force = self._in_force(settings)
-            if in_force is None:
-                return
-            self.call = recorder.begin(in_force, protocol, path)
+            if settings.source is not None:
+                found = settings.source(self._address)
+                if found is None:
+                    return
+                # A client of an instrumented process may be bound to a trajectory.
+                settings = found if settings.trajectory is None else replace(found, trajectory=settings.trajectory)
+            self.call = recorder.begin(settings, protocol, path)
             self._add_capture_fields()
         except Exception as error:
             guard.failed("begin", self.call, error)
 
+    def __enter__(self) -> Self:
+        self._outer = current.get()
+        current.set(self.call)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        current.set(self._outer)
+        if error is not None:
+            try:
+                self._failed(error)
+            finally:
+                guard.hide_frame(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Records the exception that the caller gets instead of a response."""
+        recorder.failed(self.call, error)
+
     def _protocol(self, settings: Settings, method: str, path: str) -> str | None:
         """The protocol of the request; None where it generates nothing."""
         return settings.protocol_of(method, path)
-
-    def _in_force(self, settings: Settings) -> Settings | None:
-        """The settings to record with; None where nothing is to be recorded."""
-        if settings.source is None:
-            return settings
-        found = settings.source(self._address)
-        # A client of an instrumented process may be bound to a trajectory.
-        if found is None or settings.trajectory is None:
-            return found
-        return replace(found, trajectory=settings.trajectory)
 
     def _endpoint(self) -> tuple[str, str]:
         """HTTP method and path."""
@@ -76,8 +97,8 @@ class Exchange:
         raise NotImplementedError
 
     def _sent_body(self) -> Mapping[str, Any]:
-        """The body with the added fields."""
-        raise NotImplementedError
+        body = self._caller_body() or {}
+        return {**body, **merged(self._added, body)}
 
     def _set_added(self, added: dict[str, Any]) -> None:
         self._added = added
@@ -105,10 +126,6 @@ class Exchange:
             guard.failed("peek", self.call, failure)
             return False
 
-    def _body_fields(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields to put over the caller's body."""
-        return merged(self._added, body)
-
     def _add_capture_fields(self) -> None:
         if self.call is None or self.call.profile is None:
             return
@@ -119,10 +136,7 @@ class Exchange:
     def _drop_refused(self, status: Any, content: bytes | None, error: Exception) -> bool:
         """Removes the added fields that an answer refuses, whose attempt failed; False if it is about something else.
 
-        Args:
-            status: HTTP status of the answer.
-            content: its body; None where it has not been read.
-            error: what the attempt failed with.
+        ``content`` is its body, None where that has not been read; ``error`` what the attempt failed with.
         """
         try:
             if self.call is None or not self._added or content is None:

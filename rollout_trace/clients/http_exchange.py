@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from contextlib import suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import without_alternatives
-from rollout_trace.clients.exchange import Exchange
-from rollout_trace.clients.outermost import current, is_inside
+from rollout_trace.clients.ask import merged, without_alternatives
+from rollout_trace.clients.exchange import Exchange, content_of
+from rollout_trace.clients.recorder import HTTPStatusError, is_inside
 from rollout_trace.wire.protocols import has_keys, protocol_of_path
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from rollout_trace.record.call import Call
     from rollout_trace.record.settings import Settings
-
-E = TypeVar("E", bound="HTTPExchange")
 
 _DIGESTS = (
     "content-md5",
@@ -37,29 +39,47 @@ _SIGNATURES = re.compile(r"\s*(?:AWS4|AWS3|Signature|OCI|Hawk|SharedKey|(?:\w+-)
 
 
 class HTTPExchange(Exchange):
-    """One request of the caller, and the attempts that are sent for it.
+    """One request of the caller, and the attempts that are sent for it. A subclass knows the library's objects.
 
-    A context manager around the HTTP library's own function: an exception that leaves it is recorded as the caller's,
-    and a library below records nothing meanwhile.
-
-    Args:
-        method: of the request.
-        url: its whole address.
-        headers: with case-insensitive names, as far as they are known.
-        content: the body; None where it is unknown (a stream).
+    ``url`` is the whole address; names of ``headers`` are case-insensitive; ``content`` is None where it is a stream.
     """
 
-    __slots__ = ("_body", "_outer", "content", "headers", "method", "url")
+    __slots__ = ("_body", "_request", "content", "headers", "method", "url")
+    _url_of: ClassVar[Any] = attrgetter("url")
+    """Gives the address, or path, of a request."""
+    _reads_ahead: ClassVar[bool] = True
+    """Whether the beginning of a stream is read before its caller gets it: ``tee.read_ahead``."""
 
-    def __init__(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> None:
+    def __init__(self, request: Any, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> None:
         super().__init__()
+        self._request = request
         self.method = method
         self.url = url
         self.headers = headers
         self.content = content
         self._body: dict[str, Any] | None = None
         """The caller's; read only where fields are to be added."""
-        self._outer: Call | None = None
+
+    @classmethod
+    def of(cls, request: Any) -> Self:
+        """The exchange of a request of the library's own type."""
+        return cls(request, request.method, str(request.url), request.headers, cls._content_of(request))
+
+    @classmethod
+    def begun(cls, request: Any, settings: Settings) -> Self | None:
+        """The exchange of a request that is a call; None for others, and inside a call that is recorded already."""
+        try:
+            # First what nearly every other request is told by.
+            if settings.is_guess and request.method.upper() != "POST":
+                return None
+            if not may_be_call(settings, request.method, cls._url_of(request)):
+                return None
+            exchange = cls.of(request)
+        except Exception as error:
+            guard.failed("begin", None, error)
+            return None
+        exchange.begin(settings)
+        return None if exchange.call is None else exchange
 
     def begin(self, settings: Settings) -> None:
         """Begins the call, if this request is one. Never raises, save under pytest."""
@@ -68,67 +88,106 @@ class HTTPExchange(Exchange):
             parts = urlsplit(self.url)
             self.call.endpoint = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
 
-    def __enter__(self) -> HTTPExchange:
-        self._outer = current.get()
-        current.set(self.call)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        current.set(self._outer)
-        if error is not None:
-            # The exceptions of some libraries have no request, and the address in their text.
-            self._remember_keys()
-            credentials.remember_sent(error)
-            recorder.failed(self.call, error)
-            guard.hide_frame(error)
-
-    def _remember_keys(self) -> None:
-        try:
+    def _failed(self, error: BaseException) -> None:
+        # The exceptions of some libraries have no request, and the address in their text.
+        with suppress(ValueError):  # No address: nothing was sent.
             parts = urlsplit(self.url)
             credentials.remember_request(self.headers, parts.query)
             if parts.password:
                 credentials.remember(unquote(parts.password))
-        except ValueError:
-            # No address: nothing was sent.
-            return
+        credentials.remember_sent(error)
+        super()._failed(error)
 
     def content_to_send(self) -> bytes | None:
         """The body with the added fields; None where the caller's own is to be sent."""
         if not self._added:
             return None
         try:
-            return with_fields(self.content or b"", self._body or {}, self._body_fields(self._body or {}))
+            return with_fields(self.content or b"", self._body or {}, merged(self._added, self._body or {}))
         except Exception as error:
             self.ask_nothing(error)
             return None
 
-    def begin_attempt(self, request: Any, with_body: Callable[[Any, bytes], Any]) -> Any:
-        """Begins an attempt and returns the request to send: the caller's own if no field is added.
-
-        Args:
-            request: the caller's, in the library's own type.
-            with_body: makes the same request with another body.
-        """
-        content = self.content_to_send()
+    def next_attempt(self) -> Any:
+        """Begins an attempt and returns the request to send: the caller's own if no field is added."""
+        request, content = self._request, self.content_to_send()
         try:
-            request = request if content is None else with_body(request, content)
+            request = request if content is None else self._with_body(request, content)
         except Exception as error:
             content = None
             self.ask_nothing(error)
         recorder.attempt(self.call, self.content if content is None else content)
         return request
 
+    def was_refused(self, response: Any) -> bool:
+        """Whether a response refuses added fields, which are then removed. Reads an error response to its end."""
+        return self._may_be_refused(response) and self._is_refused(response, self._read(response))
+
+    async def was_refused_async(self, response: Any) -> bool:
+        """``was_refused`` for an async client."""
+        return self._may_be_refused(response) and self._is_refused(response, await self._read_async(response))
+
+    def _may_be_refused(self, response: Any) -> bool:
+        return bool(self._added) and self._head(response).status_code >= 400
+
+    def _is_refused(self, response: Any, content: bytes | None) -> bool:
+        head = self._head(response, content)
+        return self._drop_refused(head.status_code, content, HTTPStatusError(head))
+
+    def answered(self, response: Any) -> None:
+        """Records the response that the caller gets. Its body may be a stream that is still to be read."""
+        call = self.call
+        if call is None:
+            return
+        try:
+            self._remember_sent(response)
+            head = self._head(response)
+            redirects = [(one.status_code, one.headers) for one in map(self._head, getattr(response, "history", ()))]
+            recorder.answered(call, head.status_code, head.headers, redirects)
+            if self._body is not None and head.status_code < 400:
+                self._learn(call)
+            if head.status_code >= 400:
+                # The attempt has failed for its caller too, who may still read why.
+                recorder.attempt_failed(call, HTTPStatusError(head))
+            self._record_body(call, response)
+        except Exception as error:
+            guard.failed("answered", call, error)
+            # Nothing of the body will be seen.
+            recorder.ended(call)
+
+    @staticmethod
+    def _content_of(request: Any) -> bytes | None:
+        """The body of a request; None where it is a stream."""
+        return content_of(request)
+
+    def _with_body(self, request: Any, content: bytes) -> Any:
+        """The same request with another body."""
+        raise NotImplementedError
+
+    def _head(self, response: Any, content: bytes | None = None) -> Any:
+        """The response, or its head, in the names of httpx. ``content``: its body, where it has been read."""
+        return response
+
+    def _remember_sent(self, response: Any) -> None:
+        """Remembers the keys in the request of a response."""
+        credentials.remember_sent(response)
+
+    def _read(self, response: Any) -> bytes | None:
+        """The body of an error response, which its caller can read again; None where reading it fails."""
+        raise NotImplementedError
+
+    async def _read_async(self, response: Any) -> bytes | None:
+        """``_read`` for an async client."""
+        raise NotImplementedError
+
+    def _record_body(self, call: Call, response: Any) -> None:
+        """Records the body, or has it recorded as its caller reads it."""
+        raise NotImplementedError
+
     def ask_nothing(self, error: Exception) -> None:
         """Adds no field after all, because of a failure: the caller's own request is sent."""
         self._added = {}
         guard.failed("ask", self.call, error)
-
-    def learn(self, status: int) -> None:
-        """Remembers what an answer with this status shows of its server."""
-        if self.call is not None and self._body is not None and status < 400:
-            self._learn(self.call)
 
     def _protocol(self, settings: Settings, method: str, path: str) -> str | None:
         protocol = super()._protocol(settings, method, path)
@@ -146,22 +205,52 @@ class HTTPExchange(Exchange):
             self._body = json_object(self.content)
         return self._body
 
-    def _sent_body(self) -> Mapping[str, Any]:
-        body = self._body or {}
-        return {**body, **self._body_fields(body)}
-
-
-class UnpeekedExchange(HTTPExchange):
-    """That of a library whose streams are not read before their caller gets them."""
-
-    __slots__ = ()
-
     def _set_added(self, added: dict[str, Any]) -> None:
         super()._set_added(added)
-        if self.call is not None and self.call.peeks is not None:
-            # A refusal in the stream would reach the caller: see `peek`.
+        if not self._reads_ahead and self.call is not None and self.call.peeks is not None:
+            # A refusal in the stream would reach the caller.
             super()._set_added(without_alternatives(self.call, added))
             self.call.peeks = None
+
+
+def recorded(kind: type[HTTPExchange], name: str, base: Any, settings: Settings) -> Any:
+    """Makes what takes the place of the method that sends a request. It calls that of ``base``, as that is then."""
+
+    @functools.wraps(getattr(base, name))
+    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        original = getattr(base, name)
+        exchange = kind.begun(request, settings)
+        if exchange is None:
+            with guard.hidden_frame:
+                return original(self, request, *args, **kwargs)
+        with exchange:
+            response = original(self, exchange.next_attempt(), *args, **kwargs)
+            while exchange.was_refused(response):
+                response = original(self, exchange.next_attempt(), *args, **kwargs)
+        exchange.answered(response)
+        return response
+
+    return send
+
+
+def recorded_async(kind: type[HTTPExchange], name: str, base: Any, settings: Settings) -> Any:
+    """``recorded`` for an async client."""
+
+    @functools.wraps(getattr(base, name))
+    async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        original = getattr(base, name)
+        exchange = kind.begun(request, settings)
+        if exchange is None:
+            with guard.hidden_frame:
+                return await original(self, request, *args, **kwargs)
+        with exchange:
+            response = await original(self, exchange.next_attempt(), *args, **kwargs)
+            while await exchange.was_refused_async(response):
+                response = await original(self, exchange.next_attempt(), *args, **kwargs)
+        exchange.answered(response)
+        return response
+
+    return send
 
 
 def may_be_call(settings: Settings, method: str, url: str) -> bool:
@@ -169,29 +258,6 @@ def may_be_call(settings: Settings, method: str, url: str) -> bool:
     if settings.is_guess and (method.upper() != "POST" or protocol_of_path(method, url) is None):
         return False
     return not is_inside()
-
-
-def begun(make: Callable[[Any], E], request: Any, url_of: Callable[[Any], str], settings: Settings) -> E | None:
-    """The exchange of a request that is a call; None for others, and inside a call that is recorded already.
-
-    Args:
-        make: makes the exchange of a request.
-        request: the library's, with a ``method``.
-        url_of: gives its address, or path. Only called where the method is that of a call.
-        settings: how it is recorded.
-    """
-    try:
-        # First what nearly every other request is told by.
-        if settings.is_guess and request.method.upper() != "POST":
-            return None
-        if not may_be_call(settings, request.method, url_of(request)):
-            return None
-        exchange = make(request)
-    except Exception as error:
-        guard.failed("begin", None, error)
-        return None
-    exchange.begin(settings)
-    return None if exchange.call is None else exchange
 
 
 def is_signed(headers: Mapping[str, str]) -> bool:
@@ -215,12 +281,7 @@ def with_fields(content: bytes, body: Mapping[str, Any], fields: Mapping[str, An
     """A JSON object as bytes, with further fields.
 
     Where the caller has none of them, they are put before the last brace, and every other byte stays as it is: written
-    anew, ``1e-1`` would become ``0.1``.
-
-    Args:
-        content: the object.
-        body: the same, read.
-        fields: by name; one that the object has already is replaced.
+    anew, ``1e-1`` would become ``0.1``. ``body`` is the same object, read. A field that it has already is replaced.
     """
     end = content.rstrip()
     if not any(name in body for name in fields) and end.lstrip().startswith(b"{") and end.endswith(b"}"):

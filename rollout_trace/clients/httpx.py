@@ -6,27 +6,50 @@ which every request of a client passes through.
 
 from __future__ import annotations
 
-import functools
+from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.attempts import HTTPStatusError
-from rollout_trace.clients.exchange import content_of, record_head
-from rollout_trace.clients.http_exchange import HTTPExchange, begun
-from rollout_trace.clients.openai_paths import protocol_of
-from rollout_trace.clients.peek import StreamRefused, peek, peek_async
+from rollout_trace.clients.exchange import content_of
+from rollout_trace.clients.http_exchange import HTTPExchange, recorded, recorded_async
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.clients.tee import added_chunks, hide_added, tee
+from rollout_trace.clients.tee import StreamRefused, added_chunks, hide_added, read_ahead, read_ahead_async, tee
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.engine import Engine, resolve
 from rollout_trace.wire.profiles import AUTO
+from rollout_trace.wire.protocols import RECORDS, protocol_at
+
+if TYPE_CHECKING:
+    from rollout_trace.record.call import Call
 
 C = TypeVar("C")
 
 _recording: ClassSwap[Settings] = ClassSwap("_rollout_trace_http")
 _KINDS: dict[str, Literal["sync", "async"]] = {"Client": "sync", "AsyncClient": "async"}
+
+
+@lru_cache(maxsize=256)
+def protocol_of(method: str, url: str) -> str | None:
+    """The protocol of a request, by the path that the SDK's resources use, or of an engine's own endpoint.
+
+    None for requests that do not generate.
+    """
+    return protocol_at("openai", method, url) or _engines_own(method, url)
+
+
+def _engines_own(method: str, url: str) -> str | None:
+    """The protocol of ``/inference/v1/generate`` or ``/generate``, which engines have beside the OpenAI API.
+
+    The short path counts only as the whole path: other servers have one that ends in it.
+    """
+    path = urlsplit(url).path.rstrip("/")
+    for one in RECORDS:
+        for known in one.paths if one.sdk is None and one.decoder is not None and method.lower() == "post" else ():
+            if path == known or (known.count("/") > 1 and path.endswith(known)):
+                return one.name
+    return None
 
 
 def http_kind(client: object) -> Literal["sync", "async"] | None:
@@ -72,7 +95,7 @@ def wrap_httpx(
     return client
 
 
-def forget_client(client: object) -> None:
+def stop_recording(client: object) -> None:
     """Undoes ``wrap_httpx``. Any other object stays as it is."""
     _recording.take_off(client)
 
@@ -85,112 +108,53 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
     return {"send": recorded_send_async(base, settings)}
 
 
-def recorded_send(base: Any, settings: Settings) -> Any:
-    """What takes the place of ``Client.send``. It calls that of ``base``, as that is then."""
-
-    @functools.wraps(base.send)
-    def recorded(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = begun(_Exchange, request, _url_of, settings)
-        if exchange is None:
-            with guard.hidden_frame:
-                return base.send(self, request, *args, **kwargs)
-        with exchange:
-            response = base.send(self, exchange.next_attempt(), *args, **kwargs)
-            while exchange.was_refused(response):
-                response = base.send(self, exchange.next_attempt(), *args, **kwargs)
-        exchange.answered(response)
-        return response
-
-    return recorded
-
-
-def recorded_send_async(base: Any, settings: Settings) -> Any:
-    """What takes the place of ``AsyncClient.send``."""
-
-    @functools.wraps(base.send)
-    async def recorded(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = begun(_Exchange, request, _url_of, settings)
-        if exchange is None:
-            with guard.hidden_frame:
-                return await base.send(self, request, *args, **kwargs)
-        with exchange:
-            response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
-            while await exchange.was_refused_async(response):
-                response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
-        exchange.answered(response)
-        return response
-
-    return recorded
-
-
-_url_of = attrgetter("url.path")
-
-
 class _Exchange(HTTPExchange):
-    __slots__ = ("_request",)
+    """One request of httpx or httpx2."""
 
-    def __init__(self, request: Any) -> None:
-        super().__init__(request.method, str(request.url), request.headers, content_of(request))
-        self._request = request
+    __slots__ = ()
+    _url_of = attrgetter("url.path")
 
-    def next_attempt(self) -> Any:
-        """Begins an attempt and returns the request to send: the caller's own if no field is added."""
-        return self.begin_attempt(self._request, _with_body)
+    def _with_body(self, request: Any, content: bytes) -> Any:
+        # Raw headers keep case, order and repetitions; the length is that of the old body.
+        headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+        options = {"content": content, "extensions": request.extensions}
+        return type(request)(request.method, request.url, headers=headers, **options)
 
     def was_refused(self, response: Any) -> bool:
-        """Whether a response refuses added fields, which are then removed. Reads an error response to its end."""
-        if not self._added:
-            return False
-        if response.status_code >= 400:
-            response.read()
-            return self._drop_refused(response.status_code, content_of(response), HTTPStatusError(response))
+        """Whether a response refuses added fields, which are then removed. Reads as much of it as that takes."""
         try:
-            peek(self.call, response)
+            if self._added and response.status_code < 400:
+                read_ahead(self.call, response)
         except StreamRefused as error:
             return self._drop_refused(error.status_code, error.response.content, error)
-        return False
+        return super().was_refused(response)
 
     async def was_refused_async(self, response: Any) -> bool:
         """``was_refused`` for an async client."""
-        if not self._added:
-            return False
-        if response.status_code >= 400:
-            await response.aread()
-            return self._drop_refused(response.status_code, content_of(response), HTTPStatusError(response))
         try:
-            await peek_async(self.call, response)
+            if self._added and response.status_code < 400:
+                await read_ahead_async(self.call, response)
         except StreamRefused as error:
             return self._drop_refused(error.status_code, error.response.content, error)
-        return False
+        return await super().was_refused_async(response)
 
-    def answered(self, response: Any) -> None:
-        """Records the response that the caller gets. Its body may be a stream that is still to be read."""
-        call = self.call
-        try:
-            record_head(call, response)
-            self.learn(response.status_code)
-            if response.status_code >= 400:
-                # The attempt has failed for its caller too, who may still read why.
-                recorder.attempt_failed(call, HTTPStatusError(response))
-            # Closed: `send` has read the body, as it does unless the caller asked for a stream.
-            if response.is_closed:
-                recorder.body(call, response.content)
-                recorder.ended(call)
-                if call is not None:
-                    hide_added(call, response)
-            elif call is not None:
-                response.stream = tee(response.stream, call, added_chunks(call))
-        except Exception as error:
-            guard.failed("answered", call, error)
-            # Nothing of the body will be seen.
+    def _read(self, response: Any) -> bytes | None:
+        response.read()
+        return content_of(response)
+
+    async def _read_async(self, response: Any) -> bytes | None:
+        await response.aread()
+        return content_of(response)
+
+    def _record_body(self, call: Call, response: Any) -> None:
+        # Closed: `send` has read the body, as it does unless the caller asked for a stream.
+        if response.is_closed:
+            recorder.body(call, response.content)
             recorder.ended(call)
+            hide_added(call, response)
+        else:
+            response.stream = tee(response.stream, call, added_chunks(call))
 
 
-def _with_body(request: Any, content: bytes) -> Any:
-    """The same request with another body."""
-    # Raw headers keep case, order and repetitions; the length is that of the old body.
-    headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
-    return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
-
-
-__all__ = ["http_kind", "recorded_send", "recorded_send_async", "wrap_httpx"]
+recorded_send = partial(recorded, _Exchange, "send")
+recorded_send_async = partial(recorded_async, _Exchange, "send")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from rollout_trace.clients.common import wrap
-from rollout_trace.clients.openai_paths import protocol_of
+from rollout_trace.clients.httpx import protocol_of as protocol_of
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.engine import resolve
 
@@ -66,6 +66,3 @@ def wrap_openai(
         wishes=wishes,
     )
     return wrap(client, "openai", settings, example="OpenAI")
-
-
-__all__ = ["protocol_of", "wrap_openai"]

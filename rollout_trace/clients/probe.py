@@ -6,19 +6,19 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from urllib.parse import urlsplit
 
 from rollout_trace.clients import stainless
 from rollout_trace.clients.common import client_kind, wrap
 from rollout_trace.clients.openai import protocol_of
-from rollout_trace.clients.probe_extras import SAMPLED, TOP_K, everything, found, own_endpoint
-from rollout_trace.clients.probe_report import ProbeCall, ProbeReport, ProtocolProbe, report_of
+from rollout_trace.clients.probe_report import ProbeCall, ProbeReport, ProtocolProbe, extras_of, report_of
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import TrajectoryState
-from rollout_trace.wire.engine import Engine, resolve
-from rollout_trace.wire.profiles import AUTO
+from rollout_trace.wire.engine import SGLANG_GENERATE, VLLM_GENERATE, Engine, path_of, resolve
+from rollout_trace.wire.profiles import AUTO, EngineProfile
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
 _Body = dict[str, Any]
+
+_SAMPLED: Final[dict[str, Any]] = {"temperature": 1, "seed": 7}
+"""A mask is what is left to be sampled from: engines fail to give one, or give a trivial one, without a draw."""
+_TOP_K: Final = 20
+
+_OWN: Final = {"vllm": VLLM_GENERATE, "sglang": SGLANG_GENERATE}
 
 _QUESTION = "Name a colour, and say in one sentence what it makes you think of."
 _MESSAGES = [{"role": "user", "content": _QUESTION}]
@@ -41,7 +47,7 @@ _REPEATABLE: _Body = {"max_tokens": 16, "temperature": 0, "seed": 7}
 # For reasoning models, which refuse `max_tokens` and a temperature, and need room to reason.
 _BARE: _Body = {"max_completion_tokens": 256}
 # For servers of vLLM that return sampling masks, which fail without a draw from the k likeliest tokens.
-_MASKABLE: _Body = {"max_tokens": 16, **SAMPLED, "extra_body": {"top_k": TOP_K}}
+_MASKABLE: _Body = {"max_tokens": 16, **_SAMPLED, "extra_body": {"top_k": _TOP_K}}
 _TEMPERATURES = (0.5, 1.0)
 
 
@@ -141,14 +147,13 @@ def probe(
     trajectory._recorder = TrajectoryState(StepLog(), None)
     mode = settings.logprobs_mode if settings is not None else None
     bound = Settings(protocol_of, used_profile, True, weakref.ref(trajectory), mode)
-    wishing = replace(bound, wishes=everything(used_profile), quiet=True)
+    wishing = replace(bound, wishes=_everything(used_profile), quiet=True)
     plain, curious = (wrap(client.copy(), "openai", one, example="OpenAI") for one in (bound, wishing))
     calls = _Calls(plain, curious, model, trajectory, list(dict.fromkeys(protocols)))
     return calls.make_async() if kind == "async" else calls.make()
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """One test call."""
 
     send: Callable[[], Any]
@@ -222,7 +227,7 @@ class _Calls:
         for probed in self._probed.values():
             step = probed.step("plain")
             ids = None if step is None or step.prompt_token_ids is None else step.prompt_token_ids.tolist()
-            own = own_endpoint(None if step is None else step.engine, str(self._client.base_url), self._model, ids)
+            own = _own_endpoint(None if step is None else step.engine, str(self._client.base_url), self._model, ids)
             if own is None:
                 continue
             post = partial(self._curious.post, own.url, cast_to=object)
@@ -287,12 +292,48 @@ class _Calls:
         steps = self._new_steps()
         problem = ProbeCall.of(protocol, steps, error)
         failure = None if problem.answered else problem.problem
-        probed.extras.extend(found(protocol, streamed=streamed, steps=steps, problem=failure))
+        probed.extras.extend(extras_of(protocol, streamed=streamed, steps=steps, problem=failure))
 
     def _new_steps(self) -> Sequence[Step]:
         steps = self._trajectory.steps[self._done :]
         self._done += len(steps)
         return steps
+
+
+class _OwnEndpoint(NamedTuple):
+    """An engine's endpoint beside the OpenAI API."""
+
+    protocol: str
+    url: str
+    body: dict[str, Any]
+
+
+def _everything(engine: EngineProfile) -> Engine | None:
+    """All extras, of an engine that has some."""
+    if engine.name == "openai":
+        return None
+    return Engine(
+        engine.name,  # type: ignore[arg-type]
+        routed_experts=True,
+        prompt_logprobs=1,
+        top_logprobs=2,
+        sampling_mask=True,
+    )
+
+
+def _own_endpoint(engine: str | None, base_url: str, model: str, prompt: Sequence[int] | None) -> _OwnEndpoint | None:
+    """The engine's own endpoint, and a request to it; None where it has none, or the ids of a prompt are not known."""
+    if prompt is None or engine not in _OWN:
+        return None
+    protocol = _OWN[engine]
+    path = path_of(protocol)
+    parts = urlsplit(base_url)
+    url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}{path}"
+    if engine == "sglang":
+        sampling = {"max_new_tokens": 8, "temperature": 1, "top_k": _TOP_K}
+        return _OwnEndpoint(protocol, url, {"input_ids": list(prompt), "sampling_params": sampling})
+    sampling = {"max_tokens": 8, **_SAMPLED, "top_k": _TOP_K}
+    return _OwnEndpoint(protocol, url, {"model": model, "token_ids": list(prompt), "sampling_params": sampling})
 
 
 def _stream_type(client: Any) -> Any:

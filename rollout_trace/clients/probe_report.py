@@ -1,15 +1,14 @@
-"""The report of a probe: the results of its calls, the conclusions, and their text form."""
+"""The report of a probe: the results of its calls, of what comes beside ids and logprobs, and the conclusions."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.clients.probe_extras import ProbeExtra
-from rollout_trace.clients.probe_extras import lines as extra_lines
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode, Step
@@ -19,8 +18,20 @@ CHAT = "openai.chat"
 _NEEDED = ("plain", "streamed", "with tools")
 """The kinds of calls that agents make: a trainer needs ids and logprobs of each that the protocol has."""
 
+_GIVEN: Final = {None: "-", True: "yes", False: "no"}
+
 _NOISE = 0.02
 """Most nats by which a logprob differs between equal calls: kernels round differently from batch to batch."""
+
+
+_COLUMNS: Final = {
+    "prompt_logprobs": "prompt logprobs",
+    "top_tokens": "top tokens",
+    "sampling_mask": "mask",
+    "routed_experts": "experts",
+    "policy_spans": "versions",
+}
+"""The fields of ``Step`` that are looked for, and the names of their columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +70,52 @@ class ProbeCall:
             aligned=_aligned(steps),
             problem=None if issue is None else issue.message,
         )
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeExtra:
+    """Whether answers of one form have one extra."""
+
+    extra: str
+    """The field of ``Step``: ``routed_experts``, ..."""
+    protocol: str
+    streamed: bool
+    given: bool | None
+    """None: not known, the call was refused or failed."""
+    problem: str | None
+    """Why it is not there, and what to do; None where it is, or no reason is known."""
+    request: Mapping[str, Any] | None
+    """Body of the test call as it was sent; None if it was not."""
+
+    @property
+    def form(self) -> str:
+        """Name of the form: ``chat``, ``chat streamed``, ..."""
+        return self.protocol.rpartition(".")[2] + (" streamed" if self.streamed else "")
+
+    @property
+    def is_of_engine(self) -> bool:
+        """Whether it is an answer of the engine's own endpoint."""
+        return not self.protocol.startswith("openai.")
+
+
+def extras_of(protocol: str, *, streamed: bool, steps: Sequence[Step], problem: str | None) -> list[ProbeExtra]:
+    """The result of one call, for each extra. ``problem``: why it failed; None where it was answered."""
+    step = steps[0] if steps else None
+    request = _request(step)
+    issues = {issue.field: issue.message for issue in step.extra_issues} if step is not None else {}
+    found = []
+    for extra in _COLUMNS:
+        given = None
+        if problem is None and step is not None:
+            has_version = extra == "policy_spans" and step.policy_version is not None
+            given = has_version or getattr(step, extra) is not None
+        reason = issues.get(extra) or problem
+        one = ProbeExtra(
+            extra=extra, protocol=protocol, streamed=streamed, given=given, problem=reason, request=request
+        )
+        found.append(one)
+    return found
 
 
 @dataclass(slots=True)
@@ -134,7 +191,7 @@ class ProbeReport:
 
 def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
     """The report of a probe from its calls in one or more protocols."""
-    calls = [_named(call, probed) for probed in tried for call in probed.calls.values()]
+    calls = [replace(call, name=_prefix(probed) + call.name) for probed in tried for call in probed.calls.values()]
     answered = [call for call in calls if call.answered]
     alignments = [call.aligned for call in answered]
     equal = [_stream_equals_unary(probed) for probed in tried]
@@ -170,10 +227,6 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
 
 def _prefix(probed: ProtocolProbe) -> str:
     return "" if probed.protocol == CHAT else f"{probed.protocol}: "
-
-
-def _named(call: ProbeCall, probed: ProtocolProbe) -> ProbeCall:
-    return replace(call, name=_prefix(probed) + call.name)
 
 
 def _all(facts: Sequence[bool | None]) -> bool | None:
@@ -223,19 +276,16 @@ def _stream_equals_unary(probed: ProtocolProbe) -> bool | None:
 
 def _same_tokens(one: Step, other: Step) -> bool:
     names = ("prompt_token_ids", "completion_token_ids")
-    return all(_as_list(getattr(one, name)) == _as_list(getattr(other, name)) for name in names) and _close(
-        _as_list(one.logprobs), _as_list(other.logprobs)
-    )
+    if any(_as_list(getattr(one, name)) != _as_list(getattr(other, name)) for name in names):
+        return False
+    first, second = _as_list(one.logprobs), _as_list(other.logprobs)
+    if first is None or second is None:
+        return first is second
+    return len(first) == len(second) and all(abs(a - b) <= _NOISE for a, b in zip(first, second, strict=True))
 
 
 def _as_list(values: Any) -> list[Any] | None:
     return None if values is None else list(values.tolist())
-
-
-def _close(one: list[float] | None, other: list[float] | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return len(one) == len(other) and all(abs(a - b) <= _NOISE for a, b in zip(one, other, strict=True))
 
 
 def _mode(probed: ProtocolProbe) -> LogprobsMode | None:
@@ -305,7 +355,7 @@ def _lines(report: ProbeReport) -> Iterator[str]:
     yield from _table([_HEADER, *(_row(call) for call in report.calls)])
     yield ""
     if report.extras:
-        yield from extra_lines(report.extras)
+        yield from _extra_lines(report.extras)
         yield ""
     yield f"stream equals unary: {_yes_or_no(report.stream_equals_unary)}"
     yield f"logprobs are: {report.logprobs_mode or 'not told'}"
@@ -328,6 +378,40 @@ def _row(call: ProbeCall) -> tuple[str, ...]:
     return call.name, "yes", str(call.choices), *(_yes_or_no(fact) for fact in facts)
 
 
+def _extra_lines(extras: Sequence[ProbeExtra]) -> Iterator[str]:
+    """A table of forms and extras, the reasons for what is missing, and the requests that were made."""
+    forms: dict[str, list[ProbeExtra]] = {}
+    for one in extras:
+        forms.setdefault(one.form, []).append(one)
+    rows = [("extras", *_COLUMNS.values())]
+    rows += [(form, *(_GIVEN[one.given] for one in of_form)) for form, of_form in forms.items()]
+    yield from _table(rows)
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for of_form in forms.values():
+        for column, problem in _extra_reasons(of_form):
+            reasons.setdefault((column, problem), []).append(of_form[0].form)
+    for (column, problem), of_forms in reasons.items():
+        yield f"  - {', '.join(filter(None, [column, *of_forms]))}: {problem}"
+
+
+def _extra_reasons(of_form: Sequence[ProbeExtra]) -> Iterator[tuple[str, str]]:
+    """The column and the reason of each extra that is missing. A call that failed has one, of no column."""
+    if all(one.given is None for one in of_form):
+        yield "", str(of_form[0].problem)
+        return
+    for one in of_form:
+        if not one.given and one.problem is not None:
+            yield _COLUMNS[one.extra], one.problem
+
+
+def _request(step: Step | None) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads((step.request_bytes if step is not None else None) or b"null")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:
     table = [tuple(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -337,6 +421,3 @@ def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:
 
 def _yes_or_no(fact: bool | None) -> str:
     return "not told" if fact is None else "yes" if fact else "no"
-
-
-__all__ = ["ProbeCall", "ProbeReport", "ProtocolProbe", "report_of"]

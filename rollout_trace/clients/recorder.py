@@ -18,7 +18,8 @@ No function raises, save under pytest, or waits for a disk or another call. Each
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.record.call import Call, Failure, drain, end
@@ -27,6 +28,46 @@ from rollout_trace.wire.protocols import model_in_path
 
 if TYPE_CHECKING:
     from rollout_trace.record.settings import Settings
+
+current: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
+"""The call that this context is sending: set while an SDK's ``request``, or an HTTP library's ``send``, runs, until its
+answer has begun. A library below finds it there, and records nothing."""
+
+
+def is_inside() -> bool:
+    """Whether this context is sending a call. Never one that has ended: tasks begun meanwhile keep the variable."""
+    call = current.get()
+    return call is not None and call.ended is None
+
+
+class ResponseHead:
+    """Status and headers of a response, in the names of httpx, and its body where that has been read."""
+
+    __slots__ = ("_content", "headers", "status_code")
+
+    def __init__(self, status_code: int, headers: Any, content: bytes | None = None) -> None:
+        self.status_code = status_code
+        self.headers = headers
+        self._content = content
+
+    @property
+    def content(self) -> bytes:
+        """The body.
+
+        Raises:
+            LookupError: nobody has read it.
+        """
+        if self._content is None:
+            raise LookupError("the body has not been read.")
+        return self._content
+
+
+class HTTPStatusError(Exception):
+    """Represents a response with an error status for which nothing is raised."""
+
+    def __init__(self, response: Any) -> None:
+        super().__init__(f"the server answered with status {response.status_code}.")
+        self.response = response
 
 
 def begin(settings: Settings, protocol: str | None, path: str = "") -> Call | None:
@@ -55,9 +96,7 @@ def begin(settings: Settings, protocol: str | None, path: str = "") -> Call | No
 def attempt(call: Call | None, content: bytes | None) -> None:
     """Begins an attempt: a request is about to be sent. Of earlier attempts only status, times and errors are kept.
 
-    Args:
-        call: the call being recorded.
-        content: the body, exactly as it is sent; None if it is unknown (a stream).
+    ``content`` is the body, exactly as it is sent; None if it is unknown (a stream).
     """
     if call is None:
         return
@@ -72,9 +111,7 @@ def attempt(call: Call | None, content: bytes | None) -> None:
 def attempt_failed(call: Call | None, error: BaseException | None) -> None:
     """Ends the latest attempt, which got no response, or one that the caller will not get.
 
-    Args:
-        call: the call being recorded.
-        error: the cause; if it has a ``response``, its ``status_code`` and ``headers`` are recorded.
+    If ``error`` has a ``response``, its ``status_code`` and ``headers`` are recorded.
     """
     if call is None:
         return
@@ -89,11 +126,8 @@ def answered(
 ) -> None:
     """Records the head of the response that the caller gets; its body is still to come.
 
-    Args:
-        call: the call being recorded.
-        status: HTTP status.
-        headers: with lower-case names, or in a case-insensitive mapping.
-        redirects: status and headers of the redirects that the HTTP library followed, in order.
+    Headers have lower-case names, or are in a case-insensitive mapping. ``redirects``: status and headers of those that
+    the HTTP library followed, in order.
     """
     if call is None:
         return
@@ -136,9 +170,7 @@ def ended(call: Call | None, cut: BaseException | None = None) -> None:
     Not for finalizers, which may interrupt any code: beyond a limit of waiting bytes it decodes older calls, under a
     lock. For streams that may be garbage collected use ``tee``.
 
-    Args:
-        call: the call being recorded.
-        cut: the exception that broke the stream off; a ``GeneratorExit`` is its reader's, and no failure.
+    ``cut`` is the exception that broke the stream off; a ``GeneratorExit`` is its reader's, and no failure.
     """
     if call is None:
         return
@@ -154,11 +186,8 @@ def failed(
 ) -> None:
     """Ends the call with the exception that the caller gets instead of a response.
 
-    Args:
-        call: the call being recorded.
-        error: the exception, as the caller gets it.
-        cause: the HTTP library's exception, if ``error`` is an SDK's own.
-        content: body of the response that the error is about, if it has been read.
+    ``cause`` is the HTTP library's exception, if ``error`` is an SDK's own; ``content`` the body of the response that
+    the error is about, if it has been read.
     """
     if call is None:
         return

@@ -8,118 +8,73 @@ urllib3 tries again below it is one attempt. A body that the caller reads as a s
 from __future__ import annotations
 
 import functools
-from functools import lru_cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rollout_trace import credentials, guard
+from rollout_trace import credentials
 from rollout_trace.clients import recorder
-from rollout_trace.clients.attempts import HTTPStatusError
-from rollout_trace.clients.http_exchange import UnpeekedExchange, begun
+from rollout_trace.clients.http_exchange import HTTPExchange, recorded
+from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import added_chunks, hide_added
 from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
-
-    from rollout_trace.record.settings import Settings
 
 
-def recorded_request(original: Any, settings: Settings) -> Any:
-    """What takes the place of ``Session.send``, in a class or a subclass of it."""
+class _Exchange(HTTPExchange):
+    """One prepared request of requests."""
 
-    @functools.wraps(original)
-    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = begun(_Exchange, request, _url_of, settings)
-        if exchange is None:
-            with guard.hidden_frame:
-                return original(self, request, *args, **kwargs)
-        with exchange:
-            response = original(self, exchange.next_attempt(), *args, **kwargs)
-            while exchange.was_refused(response):
-                response = original(self, exchange.next_attempt(), *args, **kwargs)
-        exchange.answered(response)
-        return response
+    __slots__ = ()
+    _reads_ahead = False
 
-    return send
+    @staticmethod
+    def _content_of(request: Any) -> bytes | None:
+        body = request.body
+        if isinstance(body, str):
+            return body.encode("utf-8", "surrogatepass")
+        # None where it is a stream: a file, or an iterator.
+        return bytes(body) if isinstance(body, (bytes, bytearray)) else None
 
+    def _with_body(self, request: Any, content: bytes) -> Any:
+        changed = request.copy()
+        changed.body = content
+        changed.headers["Content-Length"] = str(len(content))
+        return changed
 
-_url_of = attrgetter("url")
+    def _failed(self, error: BaseException) -> None:
+        self._remember_sent(error)
+        super()._failed(error)
 
+    def _remember_sent(self, response: Any) -> None:
+        if (request := getattr(response, "request", None)) is not None:
+            credentials.remember_request(request.headers, urlsplit(request.url).query)
 
-class _Exchange(UnpeekedExchange):
-    """One prepared request of the caller, and the attempts that are sent for it."""
-
-    __slots__ = ("_request",)
-
-    def __init__(self, request: Any) -> None:
-        super().__init__(request.method, request.url, request.headers, _content_of(request.body))
-        self._request = request
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            _remember_keys(getattr(error, "request", None))
-        super().__exit__(kind, error, traceback)
-
-    def next_attempt(self) -> Any:
-        """Begins an attempt and returns the request to send: the caller's own if no field is added."""
-        return self.begin_attempt(self._request, _with_body)
-
-    def was_refused(self, response: Any) -> bool:
-        """Whether a response refuses added fields, which are then removed. Reads an error response to its end."""
-        if not self._added or response.status_code < 400:
-            return False
+    def _read(self, response: Any) -> bytes | None:
         try:
-            content = response.content
+            content: bytes = response.content
+            return content
         except Exception:
             # Its caller meets the same where it is read.
-            return False
-        return self._drop_refused(response.status_code, content, HTTPStatusError(response))
+            return None
 
-    def answered(self, response: Any) -> None:
-        """Records the response that the caller gets. Its body may be a stream that is still to be read."""
-        call = self.call
-        if call is None:
+    def _record_body(self, call: Call, response: Any) -> None:
+        call.is_decompressed = is_unpacked = _is_unpacked(response)
+        if not response._content_consumed:
+            # What is read from urllib3's response goes to the call, with its end and its error.
+            vars(response.raw)[_TEE] = _Tee(call)
+            _teed.put_on(response.raw, None, _methods)
             return
-        try:
-            _remember_keys(response.request)
-            redirects = [(one.status_code, one.headers) for one in response.history]
-            recorder.answered(call, response.status_code, response.headers, redirects)
-            self.learn(response.status_code)
-            if response.status_code >= 400:
-                # The attempt has failed for its caller too, who may still read why.
-                recorder.attempt_failed(call, HTTPStatusError(response))
-            is_unpacked = _is_unpacked(response)
-            if not response._content_consumed:
-                call.is_decompressed = is_unpacked
-                _tee(response.raw, call)
-            elif _is_short(response.raw):
-                call.is_decompressed = is_unpacked
-                recorder.receive(call, response.content or b"")
-                recorder.ended(call, ConnectionError(_SHORT))
-                hide_added(call, response)
-            else:
-                _whole(call, response.content or b"", is_unpacked=is_unpacked)
-                hide_added(call, response)
-        except Exception as error:
-            guard.failed("answered", call, error)
-            # Nothing of the body will be seen.
-            recorder.ended(call)
+        is_short = _is_short(response.raw)
+        record = recorder.body if is_unpacked and not is_short else recorder.receive
+        record(call, response.content or b"")
+        if not is_short:
+            recorder.finished(call)
+        recorder.ended(call, ConnectionError(_SHORT) if is_short else None)
+        hide_added(call, response)
 
 
-def _whole(call: Call, content: bytes, *, is_unpacked: bool) -> None:
-    """Records a body that has been read."""
-    if is_unpacked:
-        recorder.body(call, content)
-    else:
-        recorder.receive(call, content)
-        recorder.finished(call)
-    recorder.ended(call)
-
+recorded_send = functools.partial(recorded, _Exchange, "send")
 
 _SHORT = "the connection broke before the end of the body, which the HTTP library does not report."
 
@@ -128,26 +83,6 @@ def _is_short(raw: Any) -> bool:
     """Whether a body that has been read is shorter than announced, of which urllib3 before 2.0 raises nothing."""
     remaining = getattr(raw, "length_remaining", None)
     return isinstance(remaining, int) and remaining > 0
-
-
-def _content_of(body: Any) -> bytes | None:
-    """The body of a request as it is sent; None where it is a stream: a file, or an iterator."""
-    if isinstance(body, str):
-        return body.encode("utf-8", "surrogatepass")
-    return bytes(body) if isinstance(body, (bytes, bytearray)) else None
-
-
-def _with_body(request: Any, content: bytes) -> Any:
-    """A copy of a request with another body."""
-    changed = request.copy()
-    changed.body = content
-    changed.headers["Content-Length"] = str(len(content))
-    return changed
-
-
-def _remember_keys(request: Any) -> None:
-    if request is not None:
-        credentials.remember_request(request.headers, urlsplit(request.url).query)
 
 
 def _is_unpacked(response: Any) -> bool:
@@ -161,13 +96,7 @@ def _is_unpacked(response: Any) -> bool:
 
 _TEE = "_rollout_trace_tee"
 """The attribute of a ``response.raw`` that is recorded, until its call has ended."""
-
-
-def _tee(raw: Any, call: Call) -> None:
-    """Passes what is read from a response of urllib3 to a call, with its end and its error."""
-    kind: Any = type(raw)
-    vars(raw)[_TEE] = _Tee(call)
-    raw.__class__ = _teed_class(kind)
+_teed: ClassSwap[None] = ClassSwap("_rollout_trace_teed")
 
 
 class _Tee:
@@ -202,7 +131,7 @@ class _Tee:
         """The next bytes to hand on, at most ``size``; after the last ones, the failure that the body ended with."""
         if self.failure is not None and not self.ready:
             failure, self.failure = self.failure, None
-            self._leave(raw)
+            self.leave(raw)
             try:
                 raise failure
             finally:
@@ -210,7 +139,7 @@ class _Tee:
                 del failure
         found = bytes(self.ready[:size])
         del self.ready[:size]
-        self._leave(raw)
+        self.leave(raw)
         return found
 
     def finish(self, raw: Any) -> None:
@@ -227,17 +156,12 @@ class _Tee:
         self.is_over = True
         if self.added is not None:
             self.ready += self.added.rest()
-        self._leave(raw)
+        self.leave(raw)
 
-    def drop(self, raw: Any) -> None:
-        """Hands nothing more on: the response is closed."""
-        self.ready.clear()
-        self.failure = None
-        self._leave(raw)
-
-    def _leave(self, raw: Any) -> None:
+    def leave(self, raw: Any) -> None:
+        """Gives the response its own class again, unless there is still something to hand on."""
         if self.is_over and not self.ready and self.failure is None and vars(raw).pop(_TEE, None) is not None:
-            raw.__class__ = type(raw).__mro__[1]
+            _teed.take_off(raw)
 
     def read(self, raw: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Reads on by a function of urllib3; returns what came: nothing, too, where it failed."""
@@ -257,9 +181,8 @@ class _Tee:
         return data
 
 
-@lru_cache(maxsize=16)
-def _teed_class(base: Any) -> Any:
-    """A subclass of a class of responses that records what is read. A response has it until its end."""
+def _methods(base: Any, _: None) -> dict[str, Any]:
+    """The methods of a response that record what is read. It has them until its end."""
 
     def iterated(name: str) -> Any:
         """A method that yields what it reads."""
@@ -313,7 +236,9 @@ def _teed_class(base: Any) -> Any:
         # Before it is closed: should that raise, the call has ended all the same.
         if tee is not None and not tee.is_reading:
             tee.end(self)
-            tee.drop(self)
+            tee.ready.clear()
+            tee.failure = None
+            tee.leave(self)
         base.close(self)
 
     def __del__(self: Any) -> None:
@@ -323,12 +248,11 @@ def _teed_class(base: Any) -> Any:
             end(tee.call, GeneratorExit())
         base.__del__(self)
 
-    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__, "__slots__": ()}
     methods: dict[str, Any] = {"close": close, "__del__": __del__}
     # urllib3 before 2.0 has no `read1`.
     for ways, kind in ((("stream", "read_chunked"), iterated), (("read", "read1"), returned)):
         methods.update((name, functools.wraps(getattr(base, name))(kind(name))) for name in ways if hasattr(base, name))
-    return type(base)(base.__name__, (base,), names | methods)
+    return methods
 
 
 def _holds_more(raw: Any) -> bool:
@@ -345,6 +269,3 @@ def _size(amt: Any = None, *args: Any, **kwargs: Any) -> int | None:
 def _unpacks(raw: Any, amt: Any = None, decode_content: Any = None, cache_content: Any = False) -> bool:
     """Whether a method of urllib3 that reads, called with these arguments, undoes the content encoding."""
     return bool(raw.decode_content if decode_content is None else decode_content)
-
-
-__all__ = ["recorded_request"]

@@ -20,7 +20,7 @@ import orjson
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.outermost import current, is_inside
+from rollout_trace.clients.recorder import current, is_inside
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.record.settings import Settings, check_call_bytes
 
@@ -194,14 +194,11 @@ class Calls:
                 raise RuntimeError(f"{len(found)} answers came for {len(self.calls)} prompts.")
         except Exception as error:
             found = ()
-            self._report(error)
+            for call in self.calls:
+                guard.failed("answer", call, error)
         finally:
             for at, call in enumerate(self.calls):
                 answered(call, found[at] if at < len(found) else None)
-
-    def _report(self, error: Exception) -> None:
-        for call in self.calls:
-            guard.failed("answer", call, error)
 
 
 def begun(make: Callable[[], C]) -> C | None:
@@ -211,6 +208,22 @@ def begun(make: Callable[[], C]) -> C | None:
     except Exception as error:
         guard.failed("begin", None, error)
         return None
+
+
+def begun_with(
+    make: Callable[[inspect.BoundArguments], C], function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> C | None:
+    """``begun`` for calls that are made from the arguments by name; None, too, where the function does not take them.
+
+    Then its own call raises what is wrong.
+    """
+    if is_inside():
+        return None
+    try:
+        bound = signature_of(function).bind(*args, **kwargs)
+    except TypeError:
+        return None
+    return begun(lambda: make(bound))
 
 
 def answered(call: Call | None, body: Mapping[str, Any] | None) -> None:
@@ -252,12 +265,3 @@ def _plain(value: Any) -> Any:
 def signature_of(function: Any) -> inspect.Signature:
     """The signature of a function, looked at once."""
     return inspect.signature(function)
-
-
-def arguments_of(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-    """The arguments of a call by name.
-
-    Raises:
-        TypeError: the function does not take them: its own call will raise it.
-    """
-    return signature_of(function).bind(*args, **kwargs)

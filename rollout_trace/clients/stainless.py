@@ -18,9 +18,9 @@ from typing import Any
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import stainless_calls as calls
-from rollout_trace.clients.outermost import current
-from rollout_trace.clients.peek import peek, peek_async
+from rollout_trace.clients.recorder import current
 from rollout_trace.clients.swap import ClassSwap
+from rollout_trace.clients.tee import read_ahead, read_ahead_async
 from rollout_trace.record.settings import Settings
 
 _MARK = "_rollout_trace_settings"
@@ -191,16 +191,11 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
         if call is not None:
             response = kwargs.get("response")
             if call.peeks is not None:
-                peek(call, response)
+                read_ahead(call, response)
             calls.answered(call, self, response)
         return base._process_response(self, *args, **kwargs)
 
-    methods = {
-        "request": recorded_request(base),
-        "_prepare_request": _prepare_request,
-        "_process_response": _process_response,
-    }
-    return methods | _retry_methods(base) | _websocket_hooks(base)
+    return _methods(base, recorded_request(base), _prepare_request, _process_response)
 
 
 def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
@@ -215,19 +210,16 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
         if call is not None:
             response = kwargs.get("response")
             if call.peeks is not None:
-                await peek_async(call, response)
+                await read_ahead_async(call, response)
             calls.answered(call, self, response)
         return await base._process_response(self, *args, **kwargs)
 
-    methods = {
-        "request": recorded_request_async(base),
-        "_prepare_request": _prepare_request,
-        "_process_response": _process_response,
-    }
-    return methods | _retry_methods(base) | _websocket_hooks(base)
+    return _methods(base, recorded_request_async(base), _prepare_request, _process_response)
 
 
-def _retry_methods(base: Any) -> dict[str, Any]:
+def _methods(base: Any, *methods: Any) -> dict[str, Any]:
+    """These methods, and those that are the same in sync and async clients."""
+
     @functools.wraps(base._should_retry)
     def _should_retry(self: Any, response: Any) -> Any:
         calls.may_be_retried(response)
@@ -238,7 +230,8 @@ def _retry_methods(base: Any) -> dict[str, Any]:
         calls.attempt_failed()
         return base._calculate_retry_timeout(self, *args, **kwargs)
 
-    return {"_should_retry": _should_retry, "_calculate_retry_timeout": _calculate_retry_timeout}
+    found = {one.__name__: one for one in (*methods, _should_retry, _calculate_retry_timeout)}
+    return found | _websocket_hooks(base)
 
 
 def _websocket_hooks(base: Any) -> dict[str, Any]:

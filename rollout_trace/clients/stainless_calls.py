@@ -1,6 +1,6 @@
 """Recording steps that the overridden methods of a Stainless SDK's client perform for their call.
 
-While ``request`` runs, a context variable (``outermost.current``) holds the call: the SDK calls the other methods
+While ``request`` runs, a context variable (``recorder.current``) holds the call: the SDK calls the other methods
 inside ``request``, with no argument that identifies it.
 """
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
+from rollout_trace.clients.ask import merged
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
-from rollout_trace.clients.outermost import current
+from rollout_trace.clients.recorder import HTTPStatusError, current
 from rollout_trace.clients.tee import added_chunks, hide_added, tee
 from rollout_trace.wire.profiles import AUTO
 
@@ -28,12 +27,9 @@ if TYPE_CHECKING:
 
 
 class Request(Exchange):
-    """One run of a client's ``request``: its options, and the call that is recorded.
+    """One call of a client's ``request``: its options, and the call that is recorded."""
 
-    A context manager around the SDK's own ``request``: an exception that leaves it is recorded as the caller's.
-    """
-
-    __slots__ = ("_client", "_done", "_outer", "caller_options", "must_find_engine", "options")
+    __slots__ = ("_client", "_done", "caller_options", "must_find_engine", "options")
 
     def __init__(self, client: Any, options: Any, done: Callable[[Request], None]) -> None:
         """``done`` is called when the SDK's ``request`` is over."""
@@ -42,7 +38,6 @@ class Request(Exchange):
         """The caller's options, and those that are sent: the same object if no field is added."""
         self._client = client
         self._done = done
-        self._outer: Call | None = None
         self.must_find_engine = False
         """Whether the engine is still to be detected (``auto``)."""
 
@@ -51,29 +46,17 @@ class Request(Exchange):
         super().begin(settings)
         self.must_find_engine = settings.engine is AUTO and self.call is not None
 
-    def __enter__(self) -> Request:
-        self._outer = current.get()
-        current.set(self.call)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if error is not None and self.call is not None:
-                self._done(self)
-                credentials.remember_sent(error)
-                # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
-                recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(error))
-        finally:
-            current.set(self._outer)
-            if error is not None:
-                guard.hide_frame(error)
+    def _failed(self, error: BaseException) -> None:
+        if self.call is not None:
+            self._done(self)
+            credentials.remember_sent(error)
+            # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
+            recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(error))
 
     def find_engine(self) -> None:
         """Detects the engine and adds its capture fields. Never raises, save under pytest."""
         # Imported on use: most clients name their engine.
-        from rollout_trace.clients.find_engine import find
+        from rollout_trace.clients.detect import find
 
         try:
             self._use_profile(find(self._client, self.caller_options))
@@ -82,7 +65,7 @@ class Request(Exchange):
 
     async def find_engine_async(self) -> None:
         """``find_engine`` for an async client."""
-        from rollout_trace.clients.find_engine import find_async
+        from rollout_trace.clients.detect import find_async
 
         try:
             self._use_profile(await find_async(self._client, self.caller_options))
@@ -120,7 +103,7 @@ class Request(Exchange):
 
     def _set_added(self, added: dict[str, Any]) -> None:
         super()._set_added(added)
-        self.options = _with_fields(self.caller_options, self._body_fields(self._caller_body() or {}))
+        self.options = _with_fields(self.caller_options, merged(self._added, self._caller_body() or {}))
 
     def _endpoint(self) -> tuple[str, str]:
         return self.caller_options.method, self.caller_options.url
@@ -130,9 +113,6 @@ class Request(Exchange):
 
     def _caller_body(self) -> Mapping[str, Any] | None:
         return _body(self.caller_options)
-
-    def _sent_body(self) -> Mapping[str, Any]:
-        return _body(self.options) or {}
 
 
 def attempt(request: Any) -> None:
@@ -147,9 +127,12 @@ def attempt_failed() -> None:
     """Ends an attempt of the current call with the exception being handled; the SDK will retry."""
     call = current.get()
     if call is not None:
-        cause = cause_of(sys.exc_info()[1])
-        credentials.remember_sent(cause)
-        recorder.attempt_failed(call, cause)
+        error = sys.exc_info()[1]
+        # The HTTP library's exception, where the SDK has wrapped it.
+        if type(error).__module__.partition(".")[0] in ("openai", "anthropic"):
+            error = getattr(error, "__cause__", None) or error
+        credentials.remember_sent(error)
+        recorder.attempt_failed(call, error)
 
 
 def may_be_retried(response: Any) -> None:
@@ -171,7 +154,7 @@ def answered(call: Call, client: Any, response: Any) -> None:
             return
         content = content_of(response)
         if content is None:
-            listener: Any = AttemptListener(call, current) if getattr(client, "_middleware", None) else call
+            listener: Any = _AttemptListener(call) if getattr(client, "_middleware", None) else call
             response.stream = tee(response.stream, listener, added_chunks(call))
         else:
             recorder.body(call, content)
@@ -180,6 +163,52 @@ def answered(call: Call, client: Any, response: Any) -> None:
         guard.failed("answered", call, error)
         # Nothing of the body will be seen.
         recorder.ended(call)
+
+
+class _AttemptListener:
+    """Receives the bytes of one attempt for its call, where middleware may read a response and then retry.
+
+    It ignores everything once a later attempt has begun. A stream that ends inside the middleware is marked complete;
+    the call itself ends when the client's ``request`` returns.
+    """
+
+    __slots__ = ("_call", "_number")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._number = len(call.attempts)
+
+    @property
+    def faults(self) -> list[str]:
+        """Those of the call."""
+        return self._call.faults
+
+    @property
+    def eof(self) -> bool:
+        """That of the call."""
+        return self._call.eof
+
+    @eof.setter
+    def eof(self, value: bool) -> None:
+        if self._is_last:
+            self._call.eof = value
+
+    def receive(self, chunk: bytes) -> None:
+        """As ``Call.receive``."""
+        if self._is_last:
+            self._call.receive(chunk)
+
+    def end(self, cut: BaseException | None = None) -> None:
+        """As ``Call.end``."""
+        if self._is_last and current.get() is self._call:
+            # Inside the middleware: it may make another attempt, so the call goes on.
+            self._call.eof = True
+        elif self._is_last:
+            self._call.end(cut)
+
+    @property
+    def _is_last(self) -> bool:
+        return len(self._call.attempts) == self._number
 
 
 def _content_of_error(error: BaseException) -> bytes | None:

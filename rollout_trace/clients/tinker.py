@@ -6,19 +6,19 @@ The SDK is not imported. Overridden is ``sample`` alone: ``sample_async`` calls 
 from __future__ import annotations
 
 import functools
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping
+from inspect import BoundArguments
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder, sampler
-from rollout_trace.clients.outermost import is_inside
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
 from rollout_trace.record.settings import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import EngineProfile
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
-    from rollout_trace.record.call import Call
 
 S = TypeVar("S")
 
@@ -117,11 +117,12 @@ def _when_done(pending: Any, arrived: Callable[[Any], None]) -> None:
 def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
     @functools.wraps(base.sample)
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = _begun(self, settings, base.sample, args, kwargs)
+        made = functools.partial(_Run, self, settings)
+        run = sampler.begun_with(made, base.sample, (self, *args), kwargs)
         if run is None:
             with guard.hidden_frame:
                 return base.sample(self, *args, **kwargs)
-        with run.calls:
+        with run:
             future = base.sample(self, *args, **kwargs)
         run.follow(future)
         return future
@@ -129,27 +130,13 @@ def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
     return {"sample": sample, "__reduce_ex__": sampler.plain_copies(base)}
 
 
-def _begun(
-    client: Any, settings: SamplerSettings, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> _Run | None:
-    if is_inside():
-        return None
-    try:
-        bound = sampler.arguments_of(function, (client, *args), kwargs)
-    except TypeError:
-        # The SDK raises it too.
-        return None
-    try:
-        return _Run(client, settings, bound.arguments)
-    except Exception as error:
-        guard.failed("begin", None, error)
-        return None
-
-
-class _Run:
+class _Run(Calls):
     """One call of ``sample``."""
 
-    def __init__(self, client: Any, settings: SamplerSettings, arguments: Mapping[str, Any]) -> None:
+    __slots__ = ("_facts",)
+
+    def __init__(self, client: Any, settings: SamplerSettings, bound: BoundArguments) -> None:
+        arguments = bound.arguments
         # In the client itself since 0.3x; before, the SDK asked its server.
         request = {"model": getattr(client, "_base_model", None), **_prompt_fields(arguments["prompt"])}
         request.update(_sampling(arguments["sampling_params"]))
@@ -157,41 +144,27 @@ class _Run:
         session = getattr(client, "_sampling_session_id", None)
         if isinstance(session, str):
             request["sampling_session_id"] = session
-        version = sampler.version_of(client)
-        self._facts = {"logprobs_mode": _LOGPROBS_MODE, "policy_version": version}
-        self.calls = Calls(settings.calls, PROTOCOL, [sampler.encoded(request)])
-
-    @property
-    def call(self) -> Call | None:
-        """The call that is recorded."""
-        return self.calls.calls[0]
+        self._facts = {"logprobs_mode": _LOGPROBS_MODE, "policy_version": sampler.version_of(client)}
+        super().__init__(settings.calls, PROTOCOL, [sampler.encoded(request)])
 
     def follow(self, future: Any) -> None:
         """Ends the call when the future does, before anyone who waits for it goes on."""
-        if self.call is None:
+        (call,) = self.calls
+        if call is None:
             return
         try:
             _when_done(future, self._resolved)
         except Exception as error:
-            guard.failed("follow", self.call, error)
-            recorder.ended(self.call)
+            guard.failed("follow", call, error)
+            recorder.ended(call)
 
     def _resolved(self, future: Any) -> None:
         """Ends the call with the result of a future, or its exception."""
-        if future.cancelled():
-            recorder.failed(self.call, _cancelled())
-            return
-        error = future.exception()
+        error = CancelledError() if future.cancelled() else future.exception()
         if error is not None:
-            recorder.failed(self.call, error)
+            self.failed(error)
         else:
-            self.calls.answer(lambda: [_answer(future.result(), self._facts)])
-
-
-def _cancelled() -> BaseException:
-    from asyncio import CancelledError
-
-    return CancelledError()
+            self.answer(lambda: [_answer(future.result(), self._facts)])
 
 
 class _Waiter:

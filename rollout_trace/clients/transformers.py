@@ -5,13 +5,16 @@ Neither transformers nor torch is imported. Overridden is ``generate`` alone.
 
 from __future__ import annotations
 
+import copy
 import functools
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from rollout_trace import guard
 from rollout_trace.clients import sampler
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
-from rollout_trace.clients.transformers_rows import TransformersGeneration
 from rollout_trace.record.settings import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import EngineProfile
 
@@ -22,6 +25,31 @@ M = TypeVar("M")
 
 PROTOCOL: Final = "transformers.generate"
 _ENGINE: Final = EngineProfile("transformers")
+_SETTINGS: Final = (
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "length_penalty", "num_beams",
+    "num_return_sequences", "max_new_tokens", "max_length", "min_new_tokens", "min_length", "max_time", "stop_strings",
+    "eos_token_id", "pad_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias",
+    "guidance_scale", "renormalize_logits", "prompt_lookup_num_tokens",
+)  # fmt: skip
+"""The settings of ``GenerationConfig`` that are recorded, where they are set."""
+_NEUTRAL: Final = {
+    "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0, "repetition_penalty": 1, "encoder_repetition_penalty": 1,
+    "no_repeat_ngram_size": 0, "length_penalty": 1, "num_beams": 1, "num_return_sequences": 1, "min_length": 0,
+    "renormalize_logits": False,
+}  # fmt: skip
+"""Values of settings that have no effect: they are left out."""
+_SAMPLED_ONLY: Final = frozenset(
+    ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
+)
+"""Settings that greedy decoding does not read."""
+_POSITIONAL: Final = (
+    "inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "synced_gpus",
+    "assistant_model", "streamer",
+)  # fmt: skip
+"""The parameters of ``generate``, in their order."""
+_FUNCTIONS: Final = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "assistant_model", "streamer")
+"""Arguments with code of the caller's: that they were there is recorded."""
 
 
 def wrap_transformers(
@@ -114,3 +142,227 @@ class _Run(Calls):
             choice = {"index": len(answer["choices"]), "token_ids": row.completion_token_ids, "logprobs": row.logprobs}
             answer["choices"].append({**choice, "finish_reason": row.finish_reason, "unconfirmed": row.unconfirmed})
         return answers
+
+
+@dataclass(slots=True)
+class Row:
+    """One returned sequence."""
+
+    prompt: int
+    """Which row of the input it belongs to."""
+    prompt_token_ids: list[int] | None
+    completion_token_ids: list[int]
+    logprobs: list[float] | None
+    finish_reason: Literal["stop", "length"]
+    unconfirmed: str | None = None
+    """Why it is not certain where the completion ends."""
+
+
+class TransformersGeneration:
+    """One call of a model's ``generate``: what it is asked for, and what it returned.
+
+    Args:
+        model: the model.
+        args: the positional arguments of the call.
+        kwargs: its keyword arguments.
+        logprobs: whether scores are asked for where the caller does not.
+    """
+
+    def __init__(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, logprobs: bool = False) -> None:
+        self._model = model
+        self._given = {**dict(zip(_POSITIONAL, args, strict=False)), **kwargs}
+        self._takes_dict = bool(self._value("return_dict_in_generate"))
+        self._takes_scores = bool(self._value("output_scores"))
+        self._asks = logprobs
+        self.args: tuple[Any, ...] = args
+        """The positional arguments to pass on."""
+        self.kwargs: dict[str, Any] = dict(kwargs)
+        """The keyword arguments to pass on."""
+        if logprobs:
+            self._ask_for_scores()
+        is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        self.is_encoder_decoder: bool = is_encoder_decoder is True
+        """Whether the input is read by an encoder, and does not come before the completion."""
+        self._embeds = self._given.get("inputs_embeds")
+        self._inputs = _first(self._given.get("inputs"), self._given.get("input_ids"))
+        self.prompts: list[list[int] | None] = self._prompts()
+        """The prompt's ids of each row of the input, without pads; None where it was not given as ids."""
+
+    def _ask_for_scores(self) -> None:
+        config = copy.copy(self._given.get("generation_config"))
+        for name in ("return_dict_in_generate", "output_scores"):
+            if config is None or name in self.kwargs:
+                self.kwargs[name] = True
+            else:
+                # transformers warns of arguments beside a configuration.
+                setattr(config, name, True)
+        if len(self.args) > 1:
+            self.args = (self.args[0], config, *self.args[2:])
+        elif config is not None:
+            self.kwargs["generation_config"] = config
+
+    def _value(self, name: str) -> Any:
+        """A setting in force: of the arguments, the configuration that was passed, the model's, transformers' own."""
+        if name in self._given:
+            # None too: it turns off what the configurations set.
+            return self._given[name]
+        configs = (self._given.get("generation_config"), getattr(self._model, "generation_config", None))
+        for config in configs:
+            value = getattr(config, name, None)
+            if value is not None:
+                return value
+        # transformers 5 keeps its defaults apart from the configurations.
+        defaults = getattr(configs[1], "_get_default_generation_params", None)
+        return defaults().get(name) if callable(defaults) else None
+
+    def _prompts(self) -> list[list[int] | None]:
+        inputs = self._inputs
+        if inputs is None or inputs.dim() != 2 or inputs.is_floating_point():
+            # Embeddings, images, audio; without any input there is one row, which begins with a token of its own.
+            like = _first(self._embeds, inputs)
+            return [None] * (1 if like is None else len(like))
+        mask = self._mask(inputs)
+        return [
+            row if kept is None else [token for token, keep in zip(row, kept, strict=True) if keep]
+            for row, kept in zip(inputs.tolist(), [None] * len(inputs) if mask is None else mask.tolist(), strict=True)
+        ]
+
+    def _mask(self, inputs: Any) -> Any:
+        """Which tokens the model attends to, [rows, prompt]; None: to all."""
+        mask = self._given.get("attention_mask")
+        if mask is not None:
+            return mask if mask.dim() == 2 and mask.shape == inputs.shape else None
+        # As transformers does where no mask is given.
+        pad = self._value("pad_token_id")
+        if pad is None or pad in self._ends():
+            return None
+        return inputs != pad
+
+    def _ends(self) -> list[int]:
+        ends = self._value("eos_token_id")
+        ends = ends.tolist() if hasattr(ends, "tolist") else ends
+        return [] if ends is None else list(ends) if isinstance(ends, (list, tuple)) else [ends]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings in force that are recorded, by transformers' names."""
+        found = {
+            name: value
+            for name in _SETTINGS
+            if (value := self._value(name)) is not None and (name in self._given or value != _NEUTRAL.get(name))
+        }
+        if not found.get("do_sample"):
+            found = {name: value for name, value in found.items() if name not in _SAMPLED_ONLY or name in self._given}
+        if found.get("max_new_tokens") is not None and "max_length" not in self._given:
+            found.pop("max_length", None)
+        if isinstance(found.get("sequence_bias"), Mapping):
+            # The other form that transformers takes: JSON has no objects with lists of ids as names.
+            found["sequence_bias"] = [[list(ids), bias] for ids, bias in found["sequence_bias"].items()]
+        if (found.get("num_beams") or 1) > 1:
+            found["use_beam_search"] = True
+        found.update((name, True) for name in _FUNCTIONS if self._given.get(name) is not None)
+        return found
+
+    def result(self, output: Any) -> Any:
+        """What the caller gets: what ``generate`` would have returned without what was asked for here."""
+        if not self._asks or not hasattr(output, "sequences"):
+            return output
+        if not self._takes_dict:
+            return output.sequences
+        if self._takes_scores:
+            return output
+        # Those of whole beams come with the scores.
+        added = ("scores", "sequences_scores")
+        return type(output)(**{name: value for name, value in output.items() if name not in added})
+
+    def rows(self, output: Any) -> tuple[list[Row], Literal["raw", "processed"] | None]:
+        """The rows that were returned, and what their logprobs are of."""
+        sequences = getattr(output, "sequences", output)
+        if getattr(sequences, "dim", lambda: 0)() != 2:
+            raise TypeError(f"generate() returned {type(output).__name__}, in which there are no rows of token ids.")
+        begin = self._begin(sequences)
+        lists = sequences.tolist()
+        scores, mode = self._scores(output, begin)
+        samples = max(len(lists) // max(len(self.prompts), 1), 1)
+        found = []
+        for at, row in enumerate(lists):
+            prompt = min(at // samples, len(self.prompts) - 1)
+            completion, reason = self._completion(row, begin, len(lists))
+            logprobs = None if scores is None else scores[at][: len(completion)]
+            own = self._prompt(prompt, row, begin)
+            found.append(Row(prompt, own, completion, logprobs, reason, self._doubt(completion, reason, len(lists))))
+        return found, mode
+
+    def _begin(self, sequences: Any) -> int:
+        """Where the completions begin in the rows."""
+        if self.is_encoder_decoder:
+            given = self._given.get("decoder_input_ids")
+            if given is None:
+                return 1
+            # transformers puts its start token before what does not begin with it.
+            return int(given.shape[1]) + int(bool(sequences[0, 0] != given[0, 0]))
+        if self._inputs is not None and self._inputs.dim() == 2 and not self._inputs.is_floating_point():
+            return int(self._inputs.shape[1])
+        return 0 if self._embeds is not None or self._inputs is not None else 1
+
+    def _prompt(self, at: int, row: Sequence[int], begin: int) -> list[int] | None:
+        if self.is_encoder_decoder:
+            # What the encoder read does not come before the completion.
+            return None
+        if self.prompts[at] is None and self._embeds is None and self._inputs is None:
+            return list(row[:begin])
+        return self.prompts[at]
+
+    def _completion(self, row: list[int], begin: int, rows: int) -> tuple[list[int], Literal["stop", "length"]]:
+        """The tokens that were sampled: to the end token, and without the pads of rows that ended before others."""
+        completion, ends = row[begin:], set(self._ends())
+        end = next((at for at, token in enumerate(completion) if token in ends), None)
+        if end is not None:
+            return completion[: end + 1], "stop"
+        pad = self._value("pad_token_id")
+        # A row that a stop string or a criterion ended goes on as pads. Without these, a pad was sampled.
+        if rows > 1 and pad is not None and self._may_stop_otherwise():
+            while completion and completion[-1] == pad:
+                completion.pop()
+        limit = self._value("max_new_tokens")
+        limit = limit if limit is not None else (self._value("max_length") or sys.maxsize) - begin
+        return completion, "length" if len(completion) >= limit else "stop"
+
+    def _may_stop_otherwise(self) -> bool:
+        """Whether a row may end without an end token, before others."""
+        return bool(self._value("stop_strings") or self._given.get("stopping_criteria"))
+
+    def _doubt(self, completion: list[int], reason: str, rows: int) -> str | None:
+        pad, ends = self._value("pad_token_id"), self._ends()
+        is_pad = bool(completion) and reason == "stop" and completion[-1] in ends and (pad is None or pad in ends)
+        if not (is_pad and rows > 1 and self._may_stop_otherwise()):
+            return None
+        return (
+            "the end token pads the rows of this batch too: it is not certain whether it was sampled, or the row ended "
+            "with a stop string or criterion before it. Set a pad_token_id of its own."
+        )
+
+    def _scores(self, output: Any, begin: int) -> tuple[list[list[float]] | None, Literal["raw", "processed"] | None]:
+        """Logprobs of the new tokens of each row: of the distribution sampled from, else of the model's own."""
+        scores, logits = getattr(output, "scores", None), getattr(output, "logits", None)
+        sequences = getattr(output, "sequences", None)
+        kept: Sequence[Any] = scores or logits or ()
+        if sequences is None or not kept:
+            return None, None
+        beams = getattr(output, "beam_indices", None)
+        if beams is not None:
+            if not scores:
+                return None, None
+            found = self._model.compute_transition_scores(sequences, scores, beams, normalize_logits=True)
+            return found.tolist(), "processed"
+        new = sequences[:, begin:]
+        columns = [
+            one.float().log_softmax(-1).gather(-1, new[:, at, None].to(one.device))[:, 0]
+            for at, one in enumerate(kept[: new.shape[1]])
+        ]
+        # Loaded by the model that is called.
+        stacked = sys.modules["torch"].stack(columns, dim=1)
+        return stacked.tolist(), "processed" if scores else "raw"
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)

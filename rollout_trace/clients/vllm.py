@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from rollout_trace import guard
-from rollout_trace.clients import recorder, sampler
-from rollout_trace.clients import vllm_outputs as outputs_of
-from rollout_trace.clients import vllm_requests as requests_of
-from rollout_trace.clients.google_calls import Ender
-from rollout_trace.clients.outermost import is_inside
+from rollout_trace.clients import recorder, sampler, vllm_json
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
+from rollout_trace.clients.tee import Ender
 from rollout_trace.record.settings import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import profile
 
@@ -84,42 +81,35 @@ class _Queued:
         self.call, self.sent, self.facts = call, sent, facts
 
 
-class _Run:
+class _Run(Calls):
     """One call of the user's: what is asked for each prompt, and the arguments that are passed on."""
 
-    def __init__(self, llm: Any, settings: SamplerSettings, bound: inspect.BoundArguments, of_each: Any) -> None:
+    __slots__ = ("bound", "facts", "sent")
+
+    def __init__(self, llm: Any, settings: SamplerSettings, of_each: Any, bound: inspect.BoundArguments) -> None:
         """``of_each``: from the bound arguments to the prompt's fields of each request."""
         arguments = bound.arguments
-        name = "params" if "params" in signature_names(bound) else "sampling_params"
+        name = "params" if "params" in bound.signature.parameters else "sampling_params"
         params = arguments.get(name)
         if params is None and hasattr(llm, "get_default_sampling_params"):
             params = llm.get_default_sampling_params()
         if settings.logprobs and name == "sampling_params" and params is not None:
-            params = arguments[name] = requests_of.with_logprobs(params)
+            params = arguments[name] = vllm_json.with_logprobs(params)
         self.bound = bound
-        self._prompts: list[dict[str, Any]] = of_each(arguments)
-        count = len(self._prompts)
-        each = requests_of.params_of(params, count)
-        loras = requests_of.params_of(arguments.get("lora_request"), count)
-        version = sampler.version_of(llm)
-        mode = _mode_of(llm)
+        prompts: list[dict[str, Any]] = of_each(arguments)
+        count = len(prompts)
+        each = vllm_json.params_of(params, count)
+        loras = vllm_json.params_of(arguments.get("lora_request"), count)
+        version, mode = sampler.version_of(llm), _mode_of(llm)
         self.facts = [_facts(version, mode, lora) for lora in loras]
-        model = getattr(getattr(llm, "model_config", None), "model", None)
-        self.requests = [
-            {"model": model, **prompt, **requests_of.sampling_fields(one, lora)}
-            for prompt, one, lora in zip(self._prompts, each, loras, strict=True)
-        ]
-        self.calls = Calls(settings.calls, PROTOCOL, map(sampler.encoded, self.requests))
-
-    @property
-    def sent(self) -> list[Any]:
+        self.sent = [one["prompt"] if isinstance(one.get("prompt"), list) else None for one in prompts]
         """The prompts that were sent as ids; None in place of the others."""
-        return [one["prompt"] if isinstance(one.get("prompt"), list) else None for one in self._prompts]
-
-
-def signature_names(bound: inspect.BoundArguments) -> Mapping[str, Any]:
-    """The parameters of a function by name."""
-    return bound.signature.parameters
+        model = getattr(getattr(llm, "model_config", None), "model", None)
+        requests = [
+            {"model": model, **prompt, **vllm_json.sampling_fields(one, lora)}
+            for prompt, one, lora in zip(prompts, each, loras, strict=True)
+        ]
+        super().__init__(settings.calls, PROTOCOL, map(sampler.encoded, requests))
 
 
 def _facts(version: Any, mode: str | None, lora: Any) -> dict[str, Any]:
@@ -135,30 +125,20 @@ def _mode_of(llm: Any) -> str | None:
 
 
 def _prompts(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [requests_of.prompt_fields(one) for one in requests_of.prompts_of(arguments["prompts"])]
+    return [vllm_json.prompt_fields(one) for one in vllm_json.prompts_of(arguments["prompts"])]
 
 
 def _conversations(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = requests_of.conversations_of(arguments["messages"])
-    return [requests_of.chat_fields(one, arguments) for one in found]
+    found = vllm_json.conversations_of(arguments["messages"])
+    return [vllm_json.chat_fields(one, arguments) for one in found]
 
 
 def _begun(
     llm: Any, settings: SamplerSettings, function: Any, of_each: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Run | None:
     """The run that begins; None where there is nothing to record."""
-    if is_inside():
-        return None
-    try:
-        bound = sampler.arguments_of(function, (llm, *args), kwargs)
-    except TypeError:
-        # vLLM raises it too.
-        return None
-    try:
-        return _Run(llm, settings, bound, of_each)
-    except Exception as error:
-        guard.failed("begin", None, error)
-        return None
+    # Looked up when it is called.
+    return sampler.begun_with(lambda bound: _Run(llm, settings, of_each, bound), function, (llm, *args), kwargs)
 
 
 def _named(base: Any, name: str) -> Any:
@@ -185,7 +165,7 @@ def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
             if run is None:
                 with guard.hidden_frame:
                     return method(self, *args, **kwargs)
-            with run.calls:
+            with run:
                 found = method(*run.bound.args, **run.bound.kwargs)
             finish(self, run, found)
             return found
@@ -193,7 +173,7 @@ def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
         return call
 
     def with_outputs(answer: Any) -> Callable[[Any, _Run, Any], None]:
-        return lambda llm, run, outputs: run.calls.answer(lambda: _answers(llm, run, outputs, answer))
+        return lambda llm, run, outputs: run.answer(lambda: _answers(llm, run, outputs, answer))
 
     def wait_for_completion(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -207,9 +187,9 @@ def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
         return outputs
 
     made: dict[str, Callable[[], Any]] = {
-        "generate": lambda: recorded("generate", _prompts, with_outputs(outputs_of.answer_of)),
-        "chat": lambda: recorded("chat", _conversations, with_outputs(outputs_of.answer_of)),
-        "beam_search": lambda: recorded("beam_search", _prompts, with_outputs(outputs_of.beams_of)),
+        "generate": lambda: recorded("generate", _prompts, with_outputs(vllm_json.answer_of)),
+        "chat": lambda: recorded("chat", _conversations, with_outputs(vllm_json.answer_of)),
+        "beam_search": lambda: recorded("beam_search", _prompts, with_outputs(vllm_json.beams_of)),
         "enqueue": lambda: recorded("enqueue", _prompts, _enqueue),
         "enqueue_chat": lambda: recorded("enqueue_chat", _conversations, _enqueue),
         "wait_for_completion": lambda: functools.wraps(base.wait_for_completion)(wait_for_completion),
@@ -226,12 +206,12 @@ def _answers(llm: Any, run: _Run, outputs: Sequence[Any], answer: Any) -> list[d
 
 def _enqueue(llm: Any, run: _Run, ids: Any) -> None:
     try:
-        queued = map(_Queued, run.calls.calls, run.sent, run.facts)
+        queued = map(_Queued, run.calls, run.sent, run.facts)
         # Of the ids that vLLM makes of its numbers (`7-1f00ba12`), outputs have the number alone.
         numbers = [str(one).partition("-")[0] for one in ids]
         _queued.setdefault(llm, {}).update(zip(numbers, queued, strict=True))
     except Exception as error:
-        run.calls.failed(error)
+        run.failed(error)
         guard.failed("enqueue", None, error)
 
 
@@ -253,7 +233,7 @@ def _take(llm: Any, outputs: Any) -> list[Any]:
 def _answer(one: _Queued, output: Any) -> None:
     body = None
     try:
-        body = outputs_of.answer_of(output, one.sent, one.facts)
+        body = vllm_json.answer_of(output, one.sent, one.facts)
     except Exception as error:
         guard.failed("answer", one.call, error)
     finally:
@@ -266,11 +246,14 @@ def _async_methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
     @functools.wraps(base.generate)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = _begun(self, settings, named, _one_prompt, args, kwargs)
-        if run is None or run.calls.calls[0] is None:
+        if run is None or run.calls[0] is None:
             return base.generate(self, *args, **kwargs)
-        call = run.calls.calls[0]
+        call = run.calls[0]
+        kind = getattr(run.bound.arguments.get("sampling_params"), "output_kind", None)
+        are_deltas = getattr(kind, "value", kind) == _DELTA
+        deltas = vllm_json.Deltas(run.sent[0], run.facts[0], are_deltas=are_deltas)
         # The call begins here, in this context, wherever the outputs are read.
-        return _stream(call, base.generate(*run.bound.args, **run.bound.kwargs), _deltas(run), Ender(call))
+        return _stream(call, base.generate(*run.bound.args, **run.bound.kwargs), deltas, Ender(call))
 
     return {"generate": generate, "__reduce_ex__": sampler.plain_copies(base)}
 
@@ -283,16 +266,10 @@ def _one_prompt(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
             "AsyncLLM.generate() got a stream of inputs: its completions are recorded as one, after the first prompt.",
         )
         return [{"stream": True}]
-    return [{"stream": True, **requests_of.prompt_fields(prompt)}]
+    return [{"stream": True, **vllm_json.prompt_fields(prompt)}]
 
 
-def _deltas(run: _Run) -> outputs_of.Deltas:
-    kind = getattr(run.bound.arguments.get("sampling_params"), "output_kind", None)
-    are_deltas = getattr(kind, "value", kind) == _DELTA
-    return outputs_of.Deltas(run.sent[0], run.facts[0], are_deltas=are_deltas)
-
-
-async def _stream(call: Call, items: Any, deltas: outputs_of.Deltas, ender: Ender) -> AsyncIterator[Any]:
+async def _stream(call: Call, items: Any, deltas: vllm_json.Deltas, ender: Ender) -> AsyncIterator[Any]:
     """What vLLM's generator yields; ends the call with its last item. ``ender`` ends it if it never begins."""
     try:
         async for output in items:
@@ -307,7 +284,7 @@ async def _stream(call: Call, items: Any, deltas: outputs_of.Deltas, ender: Ende
     recorder.ended(call)
 
 
-def _receive(call: Call, deltas: outputs_of.Deltas, output: Any) -> None:
+def _receive(call: Call, deltas: vllm_json.Deltas, output: Any) -> None:
     try:
         recorder.receive(call, sampler.encoded(deltas.next(output)) + b"\n")
     except Exception as error:

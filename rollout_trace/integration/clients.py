@@ -31,7 +31,11 @@ def is_recorded(client: object, *, by_hand: bool = False) -> bool:
     """
     settings = stainless.settings_of(client)
     if settings is None:
-        return not by_hand and is_left_to_process(None) and _is_of_an_sdk(client)
+        return (
+            not by_hand
+            and is_left_to_process(None)
+            and any(client_kind(client, sdk) is not None for sdk in ("openai", "anthropic"))
+        )
     return not (by_hand and settings.source is not None)
 
 
@@ -42,10 +46,6 @@ def is_left_to_process(engine: object) -> bool:
     an engine, it would be asked for no ids.
     """
     return engine is None and silence.is_instrumented()
-
-
-def _is_of_an_sdk(client: object) -> bool:
-    return any(client_kind(client, sdk) is not None for sdk in ("openai", "anthropic"))
 
 
 def record_client(client: Any, *, engine: EngineName | Engine | None = None, keep_bytes: bool = False) -> bool:
@@ -64,7 +64,7 @@ def record_client(client: Any, *, engine: EngineName | Engine | None = None, kee
     """
     if client_kind(client, "openai") is not None:
         settings = stainless.settings_of(client)
-        is_kept = settings is not None and (engine is None or _is_set(settings, engine, keep_bytes))
+        is_kept = settings is not None and (engine is None or _has(settings, engine, keep_bytes))
         if not is_kept and not (settings is None and is_left_to_process(engine)):
             wrap_openai(client, engine=engine, keep_bytes=keep_bytes)
         return True
@@ -79,8 +79,8 @@ def record_client(client: Any, *, engine: EngineName | Engine | None = None, kee
     return True
 
 
-def _is_set(settings: Settings, engine: EngineName | Engine, keep_bytes: bool) -> bool:
-    """Whether a client has exactly these settings, from its user or an integration and not from the whole process."""
+def _has(settings: Settings, engine: EngineName | Engine, keep_bytes: bool) -> bool:
+    """Whether these are exactly a client's settings, from its user or an integration and not from the whole process."""
     found = (settings.engine, settings.wishes)
     return settings.source is None and found == resolve(engine) and settings.keep_bytes == keep_bytes
 

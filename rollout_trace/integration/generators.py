@@ -10,11 +10,27 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
-from rollout_trace.integration.failures import report_failure
+from rollout_trace import guard
 from rollout_trace.record.scope import Frame, current_frame, enter
 
 Y = TypeVar("Y")
 R = TypeVar("R")
+
+
+def report_failure(where: str, error: Exception) -> None:
+    """Logs a failure of the integration's own code and counts it in ``rt.stats().recorder_errors``.
+
+    For code that cannot be decorated with ``guarded``, such as a part of a coroutine. Failures of one class in one
+    place are logged once.
+
+    Args:
+        where: the place, in a word or two: ``"close"``.
+        error: the failure.
+
+    Raises:
+        Exception: ``error`` itself, under pytest only.
+    """
+    guard.failed(where, None, error)
 
 
 def run_generator(
@@ -73,9 +89,11 @@ def run_generator(
     except BaseException as error:
         _end(frame, on_end, error)
         raise
+    outside = enter(inside)
     try:
-        _close(inside, inner)
+        inner.close()
     finally:
+        enter(outside)
         _end(frame, on_end, closed)
     raise closed
 
@@ -88,14 +106,6 @@ def _end(frame: Frame, on_end: Callable[[BaseException | None], object] | None, 
         on_end(error)
     except Exception as failure:
         report_failure("on_end", failure)
-
-
-def _close(inside: Frame | None, inner: Generator[Any, Any, Any]) -> None:
-    outside = enter(inside)
-    try:
-        inner.close()
-    finally:
-        enter(outside)
 
 
 async def run_async_generator(

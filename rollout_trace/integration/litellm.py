@@ -168,17 +168,10 @@ async def _close_at_shutdown(
     finally:
         _kept.pop(key, None)
         try:
-            await _close(client)
+            import litellm
+
+            # A session that the user has set for all of LiteLLM is the user's to close.
+            if litellm.aclient_session is None or getattr(client, "_client", None) is not litellm.aclient_session:
+                await client.close()
         except Exception as failure:
             guard.failed("close", None, failure)
-
-
-async def _close(client: Any) -> None:
-    import litellm
-
-    # A session that the user has set for all of LiteLLM is the user's to close.
-    if getattr(client, "_client", None) is not litellm.aclient_session or litellm.aclient_session is None:
-        await client.close()
-
-
-__all__ = ["litellm_client", "litellm_route", "record_litellm_client"]

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollout_trace.guard import hide_frame
+from rollout_trace.guard import hidden_frame
 from rollout_trace.process.boot import sitecustomize
 from rollout_trace.record import ancestry
 
@@ -52,19 +52,22 @@ class Task:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         inherit(self.variables)
-        before = _switch_to_nothing()
+        # Looked up, not imported. A process that was forked has the trajectory of its original as the current one.
+        carry = sys.modules.get("rollout_trace.record.carry")
+        before = None if carry is None else carry.switch(carry.NOTHING)
         begun = ancestry.begin_task(ancestry.parse(self.variables.get(ancestry.PARENT)))
         ended_by: BaseException | None = None
         try:
-            return self.function(*args, **kwargs)
+            with hidden_frame:
+                return self.function(*args, **kwargs)
         except BaseException as error:
             ended_by = error
-            hide_frame(error)
             raise
         finally:
             ancestry.end_task(begun, ended_by)
             ended_by = None
-            _switch_back(before)
+            if carry is not None:
+                carry.switch(before)
 
     def __repr__(self) -> str:
         return repr(self.function)
@@ -80,30 +83,15 @@ def inherit(variables: Mapping[str, str]) -> None:
                 os.environ[name] = value
         # The package was imported for this module's sake, and not by the program, which may never call a model.
         sitecustomize.wait(frozenset(["rollout_trace"]))
-        _record_to(variables.get(ancestry.OUTPUT))
+        # What is recorded from now on goes to their file, where the recorder was started with another one. Looked up,
+        # not imported: a process that calls no model has it not.
+        fallback, output = sys.modules.get("rollout_trace.record.fallback"), variables.get(ancestry.OUTPUT)
+        if fallback is not None and output is not None and fallback.path() not in (None, output):
+            fallback.use(output)
     except Exception as error:
         from rollout_trace import guard
 
         guard.failed("child process", None, error)
-
-
-def _record_to(output: str | None) -> None:
-    """Has what is recorded from now on written to a file, where the recorder was started with another one."""
-    # Looked up, not imported: a process that calls no model has it not.
-    fallback = sys.modules.get("rollout_trace.record.fallback")
-    if fallback is not None and output is not None and fallback.path() not in (None, output):
-        fallback.use(output)
-
-
-def _switch_to_nothing() -> Any:
-    """A process that was forked has the trajectory of its original as the current one."""
-    carry = sys.modules.get("rollout_trace.record.carry")
-    return None if carry is None else carry.switch(carry.NOTHING)
-
-
-def _switch_back(before: Any) -> None:
-    if before is not None:
-        sys.modules["rollout_trace.record.carry"].switch(before)
 
 
 _local = threading.local()

@@ -10,43 +10,25 @@ from types import ModuleType
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.guard import hide_frame
-from rollout_trace.process.carried import with_nothing_current
+from rollout_trace.guard import hidden_frame
 from rollout_trace.process.child_tasks import Forking, Inherited, Task
 from rollout_trace.process.environment import environment_for, variables_for_python
-from rollout_trace.process.patches import Patches
-from rollout_trace.process.threads import POOL_METHODS, carried_callback, with_callables
+from rollout_trace.process.patches import Patches, wrapping
+from rollout_trace.process.threads import POOL_METHODS, carried_callback, with_callables, with_nothing_current
 from rollout_trace.record import ancestry
 from rollout_trace.record.ancestry import OUTPUT, PARENT
 
-
-def _patch_subprocess(module: ModuleType, patches: Patches) -> None:
-    patches.replace(module.Popen, "__init__", partial(_popen, patches))
-
-
-_ENV = 10
-"""Position of ``env`` among the arguments of ``Popen``."""
+_ENV = 11
+"""Position of ``env`` among the arguments of ``Popen``, after the object itself."""
 
 
-def _popen(patches: Patches, original: Callable[..., None]) -> Callable[..., Any]:
-    @wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if patches.is_active:
-            args, kwargs = _with_environment(args, kwargs)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    return __init__
-
-
-def _with_environment(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of ``Popen`` with the variables added to a copy of ``env``."""
+def _popen(original: Callable[..., None], /, *args: Any, **kwargs: Any) -> None:
     if len(args) <= _ENV:
-        return args, _with_named_environment(kwargs)
-    return (*args[:_ENV], _with_named_environment({"env": args[_ENV]})["env"], *args[_ENV + 1 :]), kwargs
+        kwargs = _with_named_environment(kwargs)
+    else:
+        args = (*args[:_ENV], _with_named_environment({"env": args[_ENV]})["env"], *args[_ENV + 1 :])
+    with hidden_frame:
+        return original(*args, **kwargs)
 
 
 def _patch_asyncio(module: ModuleType, patches: Patches) -> None:
@@ -61,11 +43,8 @@ def _create_subprocess(patches: Patches, original: Callable[..., Any]) -> Callab
     async def create_subprocess(*args: Any, **kwargs: Any) -> Any:
         if patches.is_active:
             kwargs = _with_named_environment(kwargs)
-        try:
+        with hidden_frame:
             return await original(*args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
 
     return create_subprocess
 
@@ -79,28 +58,17 @@ def _with_named_environment(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if environment is None else {**kwargs, "env": environment}
 
 
-def _patch_process(module: ModuleType, patches: Patches) -> None:
-    patches.replace(module.BaseProcess, "start", partial(_process_start, patches))
-
-
-def _process_start(patches: Patches, original: Callable[..., None]) -> Callable[..., None]:
-    @wraps(original)
-    def start(self: Any) -> None:
-        variables = variables_for_python() if patches.is_active else {}
-        try:
-            if not variables:
-                return original(self)
-            setattr(self, ancestry.ATTRIBUTE, variables.get(PARENT))
-            if os.environ.get(OUTPUT) != variables[OUTPUT] and _is_own_interpreter():
-                # Unpickled by the child, if it is spawned.
-                self._rollout_trace = Inherited(variables)
-            with Forking(variables):
-                return original(self)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    return start
+def _process_start(original: Callable[..., None], process: Any) -> None:
+    variables = variables_for_python()
+    with hidden_frame:
+        if not variables:
+            return original(process)
+        setattr(process, ancestry.ATTRIBUTE, variables.get(PARENT))
+        if os.environ.get(OUTPUT) != variables[OUTPUT] and _is_own_interpreter():
+            # Unpickled by the child, if it is spawned.
+            process._rollout_trace = Inherited(variables)
+        with Forking(variables):
+            return original(process)
 
 
 def _is_own_interpreter() -> bool:
@@ -110,91 +78,62 @@ def _is_own_interpreter() -> bool:
     return executable is None or os.fsdecode(executable) == sys.executable
 
 
-def _patch_executor(module: ModuleType, patches: Patches) -> None:
-    patches.replace(module.ProcessPoolExecutor, "submit", partial(_submit, patches))
-    patches.replace(module.ProcessPoolExecutor, "map", partial(_map, patches))
+def _variables_for_task() -> dict[str, str]:
+    return variables_for_python() if _is_own_interpreter() else {}
 
 
-def _submit(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        variables = variables_for_python() if patches.is_active and _is_own_interpreter() else {}
+def _submit(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    variables = _variables_for_task()
+    with hidden_frame:
         if not variables:
-            return original(self, fn, *args, **kwargs)
-        try:
-            # The processes that it starts outlive the trajectory, and run the tasks of others.
-            return with_nothing_current(original, self, Task(fn, variables), *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    return submit
+            return original(pool, fn, *args, **kwargs)
+        # The processes that it starts outlive the trajectory, and run the tasks of others.
+        return with_nothing_current(original, pool, Task(fn, variables), *args, **kwargs)
 
 
-def _map(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def map(self: Any, fn: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
-        # It submits chunks; each call of the function is a task of its own.
-        variables = variables_for_python() if patches.is_active and _is_own_interpreter() else {}
-        try:
-            return original(self, Task(fn, variables) if variables else fn, *iterables, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    return map
+def _map(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
+    # It submits chunks; each call of the function is a task of its own.
+    variables = _variables_for_task()
+    with hidden_frame:
+        return original(pool, Task(fn, variables) if variables else fn, *iterables, **kwargs)
 
 
-def _patch_pools(module: ModuleType, patches: Patches) -> None:
-    patches.replace(module.Pool, "__init__", partial(_pool_init, patches, module.ThreadPool))
-    for name, callbacks in POOL_METHODS.items():
-        patches.replace(module.Pool, name, partial(_pool_method, patches, module.ThreadPool, callbacks))
+def _is_of_threads(pool: Any) -> bool:
+    return isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool)
 
 
-def _pool_init(patches: Patches, thread_pool: type, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            if not patches.is_active or isinstance(self, thread_pool):
-                return original(self, *args, **kwargs)
-            return with_nothing_current(original, self, *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    return __init__
+def _pool_init(original: Callable[..., Any], pool: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with hidden_frame:
+        if _is_of_threads(pool):
+            return original(pool, *args, **kwargs)
+        return with_nothing_current(original, pool, *args, **kwargs)
 
 
 def _pool_method(
-    patches: Patches, thread_pool: type, callbacks: tuple[int, ...], original: Callable[..., Any]
-) -> Callable[..., Any]:
-    @wraps(original)
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        is_ours = patches.is_active and not isinstance(self, thread_pool) and _is_own_interpreter()
-        variables = variables_for_python() if is_ours else {}
-        if variables:
-            make = partial(_task, variables)
-            args, kwargs = with_callables(args, kwargs, callbacks, make, carried_callback)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
+    callbacks: tuple[int, ...], original: Callable[..., Any], pool: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    variables = {} if _is_of_threads(pool) else _variables_for_task()
+    if variables:
 
-    return method
+        def task(function: Callable[..., Any]) -> Task:
+            return Task(function, variables)
+
+        args, kwargs = with_callables(args, kwargs, callbacks, task, carried_callback)
+    with hidden_frame:
+        return original(pool, *args, **kwargs)
 
 
-def _task(variables: dict[str, str], function: Callable[..., Any]) -> Task:
-    return Task(function, variables)
-
-
+_EXECUTOR = wrapping(("ProcessPoolExecutor", "submit", _submit), ("ProcessPoolExecutor", "map", _map))
 MODULES: Mapping[str, Callable[[ModuleType, Patches], None]] = {
-    "subprocess": _patch_subprocess,
+    "subprocess": wrapping(("Popen", "__init__", _popen)),
     "asyncio": _patch_asyncio,
-    "multiprocessing.process": _patch_process,
-    "multiprocessing.pool": _patch_pools,
-    "concurrent.futures.process": _patch_executor,
-    "loky.process_executor": _patch_executor,
-    "joblib.externals.loky.process_executor": _patch_executor,
+    "multiprocessing.process": wrapping(("BaseProcess", "start", _process_start)),
+    "multiprocessing.pool": wrapping(
+        ("Pool", "__init__", _pool_init),
+        *(("Pool", name, partial(_pool_method, callbacks)) for name, callbacks in POOL_METHODS.items()),
+    ),
+    "concurrent.futures.process": _EXECUTOR,
+    "loky.process_executor": _EXECUTOR,
+    "joblib.externals.loky.process_executor": _EXECUTOR,
 }
 """The modules to wait for, and what replaces their methods."""

@@ -159,12 +159,7 @@ def mark_environment(patches: Patches) -> None:
     """
     if RUN not in os.environ:
         os.environ[RUN] = _run
-        patches.on_undo(_unmark_environment)
-
-
-def _unmark_environment() -> None:
-    if os.environ.get(RUN) == _run:
-        del os.environ[RUN]
+        patches.on_undo(lambda: os.environ.pop(RUN) if os.environ.get(RUN) == _run else None)
 
 
 def environment_for(given: Any) -> dict[Any, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -11,19 +10,10 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from rollout_trace import guard
+from rollout_trace._forks import lock_for
 
 Hook: TypeAlias = Callable[[ModuleType], object]
-# One for all: a forked process cannot find the locks of every object, and another thread may have held one.
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_lock = lock_for(__name__)
 
 
 class ImportWatch:
@@ -77,7 +67,8 @@ class ImportWatch:
     def imported(self, name: str, module: ModuleType) -> None:
         """Runs the functions for a module that has been executed; once each. Never raises, save under pytest."""
         with _lock:
-            hooks = [one for one in self._hooks.get(name, ()) if not self._is_done(name, one, module)]
+            done = {one: self._done.get((name, one)) for one in self._hooks.get(name, ())}
+            hooks = [one for one, known in done.items() if known is None or known() is not module]
             for hook in hooks:
                 self._done[name, hook] = weakref.ref(module)
         for hook in hooks:
@@ -105,10 +96,6 @@ class ImportWatch:
                 spec.__class__ = type(kind.__name__, (_Watched, kind), methods)
         # It may have ended in between.
         return bool(getattr(spec, "_initializing", False))
-
-    def _is_done(self, name: str, hook: Hook, module: ModuleType) -> bool:
-        known = self._done.get((name, hook))
-        return known is not None and known() is module
 
 
 class _Watched:
@@ -195,3 +182,7 @@ class _Execution:
         self._execute(module)
         if is_watched:
             self._watch.imported(name, module)
+
+
+watch = ImportWatch()
+"""The one of this process: of two, one would not see the modules that the other reports."""

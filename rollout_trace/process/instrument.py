@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from rollout_trace import guard
 from rollout_trace.process import children, options
-from rollout_trace.process import hooks as hooks_module
 from rollout_trace.process import threads as threads_module
 from rollout_trace.process.environment import mark_environment
-from rollout_trace.process.frameworks import FRAMEWORKS
-from rollout_trace.process.http import LIBRARIES
+from rollout_trace.process.imports import watch
+from rollout_trace.process.libraries import LIBRARIES, RecordedClients
+from rollout_trace.process.litellm import FRAMEWORKS
 from rollout_trace.process.options import Options
-from rollout_trace.process.parts import Handle, Part, watch
-from rollout_trace.process.sdks import RecordedClients
+from rollout_trace.process.patches import Handle, Part, Patches
 from rollout_trace.record import lifecycle, silence
 
 if TYPE_CHECKING:
@@ -23,16 +26,59 @@ if TYPE_CHECKING:
 _openai, _anthropic = RecordedClients(options.OPENAI), RecordedClients(options.ANTHROPIC)
 
 
-def _give_clients_back() -> None:
-    _openai.give_back()
-    _anthropic.give_back()
-
-
-_SDKS = Part({"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch}, end=_give_clients_back)
+_SDKS = Part(
+    {"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch},
+    end=lambda: guard.run_all("instrument", _openai.give_back, _anthropic.give_back),
+)
 _FRAMEWORKS = Part(FRAMEWORKS)
 _HTTP = Part(LIBRARIES)
 _THREADS = Part(threads_module.MODULES, begin=threads_module.begin)
 _CHILDREN = Part(children.MODULES, begin=mark_environment)
+
+
+_GROUP = "rollout_trace.integrations"
+"""The entry point group of integrations, as in ``rollout_trace.integration.installed``: that is in a room above."""
+
+_hooks: Part | None = None
+
+
+def _hooks_part() -> Part:
+    """Starts the hook of each installed integration when its framework has been imported."""
+    global _hooks
+    if _hooks is None:
+        _hooks = Part(_found())
+    return _hooks
+
+
+def _found() -> dict[str, Callable[[ModuleType, Patches], None]]:
+    # Takes milliseconds to import, and is needed here alone.
+    from importlib import metadata
+
+    starts: dict[str, list[tuple[str, str]]] = {}
+    for entry in metadata.entry_points(group=_GROUP):
+        try:
+            about: Any = entry.load()
+            if about.start is not None:
+                starts.setdefault(about.module, []).append((entry.name, about.start))
+        except Exception as error:
+            _warn(entry.name, error)
+    return {module: partial(_start, named) for module, named in starts.items()}
+
+
+def _start(named: list[tuple[str, str]], module: ModuleType, patches: Patches) -> None:
+    for name, path in named:
+        try:
+            home, _, function = path.partition(":")
+            patches.on_undo(getattr(import_module(home), function)())
+        except Exception as error:
+            # Such as a release of the framework that the integration does not know.
+            _warn(name, error)
+
+
+def _warn(name: str, error: Exception) -> None:
+    guard.warn_once(
+        f"hooks:{name}", f"the hook of the integration {name!r} could not be started: {guard.describe(error)}."
+    )
 
 
 class Instrumentation(Handle):
@@ -100,5 +146,5 @@ def instrument(
             raise TypeError(f"rt.instrument({name}={value!r:.80}): expected True or False.")
     parts = [_SDKS, _FRAMEWORKS] + [_HTTP] * http + [_THREADS] * threads + [_CHILDREN]
     if hooks:
-        parts.append(hooks_module.part())
+        parts.append(_hooks_part())
     return Instrumentation(Options(engine), parts)

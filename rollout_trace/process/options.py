@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -51,13 +52,8 @@ class Options:
         asked = self._asked(template, address)
         made = self._made.get((template, asked))
         if made is None:
-            made = self._made[template, asked] = Settings(
-                template.protocol_of,
-                asked.profile,
-                wishes=asked.wishes,
-                is_http=template.is_http,
-                is_guess=template.is_guess,
-            )
+            made = replace(template, engine=asked.profile, wishes=asked.wishes, source=None)
+            self._made[template, asked] = made
         return made
 
     def _asked(self, template: Settings, address: Callable[[], object]) -> _Asked:
@@ -137,19 +133,9 @@ def _in_force(template: Settings, address: Callable[[], object]) -> Settings | N
     return None if options is None else options.settings(template, address)
 
 
-def _openai(address: Callable[[], object]) -> Settings | None:
-    return _in_force(OPENAI, address)
-
-
-def _anthropic(address: Callable[[], object]) -> Settings | None:
-    return _in_force(ANTHROPIC, address)
-
-
-def _http(address: Callable[[], object]) -> Settings | None:
-    return _in_force(HTTP, address)
-
-
 # One object each for as long as the process runs: classes are made for settings.
-OPENAI = Settings(openai.protocol_of, source=_openai)
-ANTHROPIC = Settings(anthropic.protocol_of, source=_anthropic)
-HTTP = Settings(protocol_of_path, source=_http, is_http=True, is_guess=True)
+OPENAI: Settings = Settings(openai.protocol_of, source=lambda address: _in_force(OPENAI, address))
+ANTHROPIC: Settings = Settings(anthropic.protocol_of, source=lambda address: _in_force(ANTHROPIC, address))
+HTTP: Settings = Settings(
+    protocol_of_path, source=lambda address: _in_force(HTTP, address), is_http=True, is_guess=True
+)

@@ -1,24 +1,23 @@
-"""Replaced attributes of classes and modules, put back exactly."""
+"""Attributes of classes and modules that are replaced for as long as somebody needs it, and put back exactly."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollout_trace import guard
+from rollout_trace._forks import lock_for
+from rollout_trace.process.imports import Hook, watch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _MISSING: Any = object()
-# One for all: a forked process cannot find the locks of every object, and another thread may have held one.
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_lock = lock_for(__name__)
+"""Of all patches. Not that of ``Handle``, which is held while other modules are imported: a hook would wait for it."""
+_handles = lock_for(__name__, "_handles")
 
 
 class _Patch(NamedTuple):
@@ -58,6 +57,22 @@ class Patches:
             setattr(owner, name, ours)
             self._done.append(_Patch(owner, name, before, ours))
 
+    def wrap(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        """Replaces a function by one that calls ``function(original, *args, **kwargs)``, until it is undone.
+
+        Its tracebacks have no frame of ours where ``function`` hides its own.
+        """
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(original)
+            def replaced(*args: Any, **kwargs: Any) -> Any:
+                with guard.hidden_frame:
+                    return function(original, *args, **kwargs) if self.is_active else original(*args, **kwargs)
+
+            return replaced
+
+        self.replace(owner, name, make)
+
     def on_undo(self, function: Callable[[], object]) -> None:
         """Has a function called by ``undo``, the latest first: for what is no attribute."""
         with _lock:
@@ -77,3 +92,107 @@ class Patches:
                     setattr(one.owner, one.name, one.before)
             while self._undone:
                 self._undone.pop()()
+
+
+def wrapping(*wrapped: tuple[str, str, Callable[..., Any]]) -> Callable[[ModuleType, Patches], None]:
+    """Makes what replaces methods of a module: by class, name of the method, and function as for ``Patches.wrap``."""
+
+    def patch(module: ModuleType, patches: Patches) -> None:
+        for owner, name, function in wrapped:
+            patches.wrap(getattr(module, owner), name, function)
+
+    return patch
+
+
+class Part:
+    """What is replaced for one purpose, as modules are imported; put back when the last ``Handle`` with it is undone.
+
+    Args:
+        modules: names of modules to wait for, and what replaces their methods.
+        begin: replaces what is there from the start.
+        end: runs when all has been put back.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Callable[[ModuleType, Patches], None]],
+        begin: Callable[[Patches], None] | None = None,
+        end: Callable[[], None] | None = None,
+    ) -> None:
+        self._modules = modules
+        self._begin = begin
+        self._end = end
+        self._users = 0
+        self._hooks: dict[str, Hook] = {}
+        self._patches = Patches()
+
+    def apply(self) -> None:
+        """Replaces what is to be replaced, unless another handle has had it done."""
+        self._users += 1
+        if self._users > 1:
+            return
+        self._patches = patches = Patches()
+        if self._begin is not None:
+            guard.run_all("instrument", partial(self._begin, patches))
+        self._hooks = {name: partial(_run, patch, patches) for name, patch in self._modules.items()}
+        for name, hook in self._hooks.items():
+            watch.add(name, hook)
+
+    def release(self) -> None:
+        """Puts all back, if no other handle has this part."""
+        self._users -= 1
+        if self._users:
+            return
+        for name, hook in self._hooks.items():
+            watch.remove(name, hook)
+        parts = [self._patches.undo] if self._end is None else [self._patches.undo, self._end]
+        guard.run_all("instrument", *parts)
+
+
+def _run(patch: Callable[[ModuleType, Patches], None], patches: Patches, module: ModuleType) -> None:
+    patch(module, patches)
+
+
+class Handle:
+    """Parts that are in force until they are undone: a context manager, and ``undo``.
+
+    Args:
+        parts: applied here, in this order, and released the other way round.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._is_undone = False
+        with _handles:
+            self._begin()
+            for part in parts:
+                part.apply()
+
+    def _begin(self) -> None:
+        """Runs before the parts are applied; no other handle begins or ends meanwhile."""
+
+    def _end(self) -> None:
+        """Runs before the parts are released; no other handle begins or ends meanwhile."""
+
+    @property
+    def is_active(self) -> bool:
+        """True until it is undone."""
+        return not self._is_undone
+
+    def undo(self) -> None:
+        """Puts back what no other handle has. A second call does nothing."""
+        with _handles:
+            if self._is_undone:
+                return
+            self._is_undone = True
+            self._end()
+            for part in reversed(self._parts):
+                part.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.undo()

@@ -47,10 +47,6 @@ def read(path: str, before: str = "") -> Found:
         value = json.loads(data)
     except ValueError as error:
         raise ValueError(f"it is no JSON: {error}") from None
-    return _checked(value)
-
-
-def _checked(value: Any) -> Found:
     if not isinstance(value, dict):
         value = {"reward": value}
     unknown = [key for key in value if key not in _KEYS]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from rollout_trace import guard
-from rollout_trace.clients import outermost
+from rollout_trace._forks import lock_for
+from rollout_trace.clients import recorder
 
 CALL_HEADER = "x-rollout-trace-call"
 """Header of a redirected request that is an attempt of a recorded call: ``PID/CALL``. A forked process has its own."""
@@ -26,18 +26,8 @@ Route: TypeAlias = Callable[[str, str, "bytes | None"], "Redirected | None"]
 """From method, URL and body of a request (None: a stream, which only its HTTP library may read) to where it is sent;
 None: it is left alone. Called on any thread."""
 
-_lock = threading.Lock()
+_lock = lock_for(__name__)
 _routes: tuple[Route, ...] = ()
-
-
-def _after_fork() -> None:
-    """Renews the lock in a forked process: another thread may have held it at the fork."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def add(route: Route) -> None:
@@ -70,6 +60,6 @@ def target_of(method: str, url: str, body: bytes | None) -> Redirected | None:
 
 def call_header() -> dict[str, str]:
     """The header of a request that is sent in this context: empty where no recorded call sends it."""
-    call = outermost.current.get()
+    call = recorder.current.get()
     # A task that was begun inside a call keeps the variable when the call has ended.
     return {} if call is None or call.ended is not None else {CALL_HEADER: f"{os.getpid()}/{call.id}"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from rollout_trace.guard import hide_frame
-from rollout_trace.process.carried import Run, Task, with_nothing_current
-from rollout_trace.process.patches import Patches
+from rollout_trace.guard import hidden_frame
+from rollout_trace.process.patches import Patches, wrapping
 from rollout_trace.record import carry, place
+from rollout_trace.record.carry import Carried
 
 _OWN_THREADS = "rollout_trace "
 """Names of the recorder's own threads begin with this; they serve all trajectories."""
@@ -20,38 +20,106 @@ _POOL_THREADS = frozenset({("anyio._backends._asyncio", "WorkerThread")})
 """Threads of pools by module and name of their class: they bring each task's context with the task."""
 
 
+class Task:
+    """Runs a function with what was current where it was made. Many threads may call it at once, any number of times.
+
+    Arguments, result and exception are the function's own.
+    """
+
+    __slots__ = ("context", "function")
+
+    def __init__(self, function: Callable[..., Any], context: Carried) -> None:
+        self.function = function
+        self.context = context
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        before = carry.switch(self.context)
+        try:
+            with hidden_frame:
+                return self.function(*args, **kwargs)
+        finally:
+            # A pool's thread waits for its next task then: it must not hold the trajectory of this one.
+            carry.switch(before)
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
+class Run:
+    """What a thread runs in the place of its ``run``, once: removes itself, and runs that.
+
+    ``run`` is found by the thread as an attribute of itself, so a subclass's own ``run`` is carried too.
+    """
+
+    __slots__ = ("context", "run", "thread")
+
+    def __init__(self, thread: threading.Thread, context: Carried) -> None:
+        self.thread = thread
+        self.context = context
+        self.run = thread.run
+
+    def __call__(self) -> None:
+        # First of all: the thread holds this object, which holds the thread.
+        self.remove()
+        run = self.run
+        del self.run
+        before = carry.present()
+        # The new context of free-threaded Python 3.14, or one given to the thread, has them already.
+        if carry.worth_carrying() is None:
+            carry.switch(self.context)
+        del self.context
+        try:
+            with hidden_frame:
+                run()
+        finally:
+            # The context may be one that was given to the thread, and go on to exist.
+            carry.switch(before)
+
+    def remove(self) -> None:
+        """Gives the thread back the ``run`` that it had."""
+        thread = self.thread
+        if thread.__dict__.get("run") is not self:
+            return
+        own = getattr(self.run, "__self__", None) is thread and getattr(self.run, "__func__", None) is getattr(
+            type(thread), "run", None
+        )
+        if own:
+            del thread.__dict__["run"]
+        else:
+            thread.__dict__["run"] = self.run
+
+
+def with_nothing_current(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls what starts the threads of a pool: they outlive the trajectory, and run the tasks of others."""
+    before = carry.switch(carry.NOTHING)
+    try:
+        with hidden_frame:
+            return function(*args, **kwargs)
+    finally:
+        carry.switch(before)
+
+
 def begin(patches: Patches) -> None:
     """From now on, the warning of a call outside of every trajectory has the remedies for an instrumented process."""
     place.threads_carry = True
-    patches.on_undo(_warn_as_before)
+    patches.on_undo(lambda: setattr(place, "threads_carry", False))
 
 
-def _warn_as_before() -> None:
-    place.threads_carry = False
-
-
-def _patch_threading(module: ModuleType, patches: Patches) -> None:
-    patches.replace(module.Thread, "start", lambda original: _start(patches, original))
-
-
-def _start(patches: Patches, original: Callable[..., None]) -> Callable[..., None]:
-    @wraps(original)
-    def start(self: threading.Thread) -> None:
-        context = carry.worth_carrying() if patches.is_active else None
-        if context is None or _is_of_a_pool(self):
-            return original(self)
-        run = Run(self, context)
-        # On the instance: a patch of `Thread.run` would not reach subclasses that have their own.
-        self.__dict__["run"] = run
-        try:
-            return original(self)
-        except BaseException as error:
-            # It has been started before, or no thread could be made.
-            run.remove()
-            hide_frame(error)
-            raise
-
-    return start
+def _start(original: Callable[..., None], thread: threading.Thread) -> None:
+    context = carry.worth_carrying()
+    if context is None or _is_of_a_pool(thread):
+        with hidden_frame:
+            return original(thread)
+    run = Run(thread, context)
+    # On the instance: a patch of `Thread.run` would not reach subclasses that have their own.
+    thread.__dict__["run"] = run
+    try:
+        with hidden_frame:
+            return original(thread)
+    except BaseException:
+        # It has been started before, or no thread could be made.
+        run.remove()
+        raise
 
 
 def _is_of_a_pool(thread: threading.Thread) -> bool:
@@ -62,49 +130,23 @@ def _is_of_a_pool(thread: threading.Thread) -> bool:
     return str(thread.__dict__.get("_name")).startswith(_OWN_THREADS)
 
 
-def _patch_executor(module: ModuleType, patches: Patches) -> None:
-    patches.replace(module.ThreadPoolExecutor, "submit", lambda original: _submit(patches, original))
-
-
-def _submit(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        context = carry.worth_carrying() if patches.is_active else None
+def _submit(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    context = carry.worth_carrying()
+    with hidden_frame:
         if context is None:
-            return original(self, fn, *args, **kwargs)
-        try:
-            # Interpreters of their own (Python 3.14) get the function pickled, and are not instrumented.
-            is_pickled = any(one.__module__ == "concurrent.futures.interpreter" for one in type(self).__mro__)
-            return with_nothing_current(original, self, fn if is_pickled else Task(fn, context), *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    return submit
+            return original(pool, fn, *args, **kwargs)
+        # Interpreters of their own (Python 3.14) get the function pickled, and are not instrumented.
+        is_pickled = any(one.__module__ == "concurrent.futures.interpreter" for one in type(pool).__mro__)
+        return with_nothing_current(original, pool, fn if is_pickled else Task(fn, context), *args, **kwargs)
 
 
-def _patch_futures(module: ModuleType, patches: Patches) -> None:
-    patches.replace(module.Future, "add_done_callback", lambda original: _add_done_callback(patches, original))
-
-
-def _add_done_callback(patches: Patches, original: Callable[..., None]) -> Callable[..., None]:
-    @wraps(original)
-    def add_done_callback(self: Any, fn: Callable[..., Any]) -> None:
-        # Callbacks submit further tasks (joblib does). That of asyncio only wakes its loop.
-        context = carry.worth_carrying() if patches.is_active else None
-        if context is None or getattr(fn, "__module__", None) == "asyncio.futures":
-            return original(self, fn)
-        return original(self, Task(fn, context))
-
-    return add_done_callback
-
-
-def _patch_pools(module: ModuleType, patches: Patches) -> None:
-    # Of the subclass: a pool of processes pickles its functions.
-    pool = module.ThreadPool
-    patches.replace(pool, "__init__", lambda original: _pool_init(patches, original))
-    for name, callbacks in POOL_METHODS.items():
-        patches.replace(pool, name, partial(_pool_method, patches, callbacks))
+def _add_done_callback(original: Callable[..., None], future: Any, fn: Callable[..., Any]) -> None:
+    # Callbacks submit further tasks (joblib does). That of asyncio only wakes its loop.
+    context = carry.worth_carrying()
+    if context is not None and getattr(fn, "__module__", None) != "asyncio.futures":
+        fn = Task(fn, context)
+    with hidden_frame:
+        return original(future, fn)
 
 
 POOL_METHODS: Mapping[str, tuple[int, ...]] = {
@@ -117,34 +159,14 @@ POOL_METHODS: Mapping[str, tuple[int, ...]] = {
 the positions are those of the callbacks of its result and of its exception."""
 
 
-def _pool_init(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not patches.is_active:
-            return original(self, *args, **kwargs)
-        try:
-            return with_nothing_current(original, self, *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    return __init__
-
-
-def _pool_method(patches: Patches, callbacks: tuple[int, ...], original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        context = carry.worth_carrying() if patches.is_active else None
-        if context is not None:
-            # The callbacks too, which run in a thread of the pool: joblib submits its next tasks there.
-            args, kwargs = with_callables(args, kwargs, callbacks, carried_callback, carried_callback)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    return method
+def _pool_method(
+    callbacks: tuple[int, ...], original: Callable[..., Any], pool: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    if carry.worth_carrying() is not None:
+        # The callbacks too, which run in a thread of the pool: joblib submits its next tasks there.
+        args, kwargs = with_callables(args, kwargs, callbacks, carried_callback, carried_callback)
+    with hidden_frame:
+        return original(pool, *args, **kwargs)
 
 
 def with_callables(
@@ -174,9 +196,13 @@ def carried_callback(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MODULES: Mapping[str, Callable[[ModuleType, Patches], None]] = {
-    "threading": _patch_threading,
-    "concurrent.futures._base": _patch_futures,
-    "concurrent.futures.thread": _patch_executor,
-    "multiprocessing.pool": _patch_pools,
+    "threading": wrapping(("Thread", "start", _start)),
+    "concurrent.futures._base": wrapping(("Future", "add_done_callback", _add_done_callback)),
+    "concurrent.futures.thread": wrapping(("ThreadPoolExecutor", "submit", _submit)),
+    # Of the subclass: a pool of processes pickles its functions.
+    "multiprocessing.pool": wrapping(
+        ("ThreadPool", "__init__", with_nothing_current),
+        *(("ThreadPool", name, partial(_pool_method, callbacks)) for name, callbacks in POOL_METHODS.items()),
+    ),
 }
 """The modules to wait for, and what replaces their methods."""

@@ -68,7 +68,10 @@ def test_what_an_entry_point_needs_loads_no_recorder() -> None:
         "print(sorted(rooms), 'numpy' in sys.modules, 'msgspec' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "['_field_docs', '_lazy', '_version', 'credentials', 'guard', 'integration'] False False\n"
+    assert (
+        done.stdout
+        == "['_field_docs', '_forks', '_lazy', '_version', 'credentials', 'guard', 'integration'] False False\n"
+    )
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from rollout_trace.process import instrument
 from rollout_trace.process.boot import sitecustomize
-from rollout_trace.process.parts import Part
+from rollout_trace.process.patches import Part
 
 from .running import environment
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from rollout_trace.process.frameworks import FRAMEWORKS
+from rollout_trace.process.litellm import FRAMEWORKS
 from rollout_trace.process.patches import Patches
 
 
@@ -27,7 +27,7 @@ def test_a_release_without_the_function_is_recorded_with_one_warning(
     module: str, kind: str, missing: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No litellm is installed here.
-    monkeypatch.setattr("rollout_trace.process.frameworks.find_spec", lambda name: None)
+    monkeypatch.setattr("rollout_trace.process.litellm.find_spec", lambda name: None)
     found, patches = ModuleType(module), Patches()
     setattr(found, kind, Core)
     for _ in range(2):

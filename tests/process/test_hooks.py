@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.process import hooks
+from rollout_trace.process import instrument as hooks
 
 ABOUT = """
 from rollout_trace.integration import About
@@ -37,7 +37,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     for name, text in (("fake_about", ABOUT), ("fake_hook", HOOK), ("fake_framework", "recorded = []")):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(hooks, "_part", None)
+    monkeypatch.setattr(hooks, "_hooks", None)
     yield tmp_path
     for name in ("fake_about", "fake_hook", "fake_framework"):
         sys.modules.pop(name, None)

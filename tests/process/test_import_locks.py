@@ -87,7 +87,7 @@ print(httpx.Client.send.__code__.co_filename)
 """
 
 
-@pytest.mark.parametrize(("argument", "expected"), [("", "clients/httpx.py"), ("undone", "httpx/_client.py")])
+@pytest.mark.parametrize(("argument", "expected"), [("", "clients/http_exchange.py"), ("undone", "httpx/_client.py")])
 def test_a_module_that_another_thread_is_importing(argument: str, expected: str) -> None:
     """Nothing is imported after it, and no trajectory opened, that would have it looked at again."""
     command = [sys.executable, "-c", HALF_IMPORTED, argument]
@@ -116,7 +116,7 @@ def test_an_archive_whose_modules_have_one_loader(first: str, tmp_path: Path) ->
     (tmp_path / "agent.py").write_text(first + ARCHIVE)
     done = run(tmp_path, "-q", "agent.py")
     assert (done.code, done.err) == (0, "")
-    assert done.out.endswith("clients/httpx.py True\n")
+    assert done.out.endswith("clients/http_exchange.py True\n")
 
 
 FORK_WHILE_LOCKED = """
@@ -149,7 +149,7 @@ print(process.exitcode)
 """
 
 
-LOCKED = ["process.parts", "process.imports", "record.fallback", "record.destination"]
+LOCKED = ["process.patches", "process.imports", "record.fallback", "record.destination"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

@@ -67,12 +67,16 @@ class Library:
         module, patches = importlib.import_module(self.module), Patches()
         before = [vars(getattr(module, owner))[name] for owner, name, _ in self.patched]
         for owner, name, make in self.patched:
-            patches.replace(getattr(module, owner), name, partial(make, settings=settings))
+            patches.replace(getattr(module, owner), name, partial(_replacement, name, make, settings))
         try:
             yield
         finally:
             patches.undo()
         assert [vars(getattr(module, owner))[name] for owner, name, _ in self.patched] == before
+
+
+def _replacement(name: str, make: Callable[..., Any], settings: Settings, original: Any) -> Any:
+    return make(SimpleNamespace(**{name: original}), settings)
 
 
 _KINDS: tuple[Kind, ...] = ("sync", "async")
@@ -81,14 +85,10 @@ _KINDS: tuple[Kind, ...] = ("sync", "async")
 def _httpx(name: str, kind: Kind) -> Library:
     owner = "Client" if kind == "sync" else "AsyncClient"
     make = httpx_client.recorded_send if kind == "sync" else httpx_client.recorded_send_async
-
-    def replacement(send: Any, settings: Settings) -> Any:
-        return make(SimpleNamespace(send=send), settings)
-
-    return Library(f"{name}-{kind}", kind, name, ((owner, "send", replacement),))
+    return Library(f"{name}-{kind}", kind, name, ((owner, "send", make),))
 
 
-REQUESTS = Library("requests", "sync", "requests", (("Session", "send", requests_client.recorded_request),))
+REQUESTS = Library("requests", "sync", "requests", (("Session", "send", requests_client.recorded_send),))
 AIOHTTP = Library("aiohttp", "async", "aiohttp", (("ClientSession", "_request", aiohttp_client.recorded_request),))
 HTTPX = [name for name in ("httpx", "httpx2") if find_spec(name) is not None]
 LIBRARIES = [*(_httpx(name, kind) for name in HTTPX for kind in _KINDS), REQUESTS, AIOHTTP]

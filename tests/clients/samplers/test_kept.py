@@ -12,7 +12,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import credentials
-from rollout_trace.clients import vllm_outputs
+from rollout_trace.clients import vllm_json
 from rollout_trace.export import chat
 from rollout_trace.wire import PROTOCOLS, decode
 from tests.clients.samplers.standin import LLM, AsyncLLM, SamplingParams, outputs
@@ -98,7 +98,7 @@ def test_a_fault_of_the_recorder_is_not_the_callers(where: str, monkeypatch: pyt
     if where == "begin":
         monkeypatch.setattr("rollout_trace.clients.vllm._Run", fail)
     else:
-        monkeypatch.setattr(vllm_outputs, "head_of", fail)
+        monkeypatch.setattr(vllm_json, "head_of", fail)
     with rt.trajectory() as run:
         if where == "receive":
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients import detect, find_engine
+from rollout_trace.clients import detect
 from rollout_trace.testing import RequestRecord, ScriptedServer, _server
 from rollout_trace.testing._holds import Holds
 from rollout_trace.testing._http import HTTPServer
@@ -256,7 +256,7 @@ def test_hosts(kind: Kind, address: str, engine: str) -> None:
 
     async def scenario() -> Any:
         client = new_client(kind, server, base_url=address)
-        found = await find_engine.find_async(client, None) if kind == "async" else find_engine.find(client, None)
+        found = await detect.find_async(client, None) if kind == "async" else detect.find(client, None)
         await done(client.close())
         return found
 

@@ -1,18 +1,21 @@
-"""Recording under every client of the openai and anthropic SDKs.
+"""What is replaced in SDKs and HTTP libraries, so that every client of the process is recorded.
 
-Only ``__init__`` and ``request`` of their two base classes are replaced, and give a client the recording class that
-``rt.wrap_openai`` would: subclasses override the other methods without calling the base class's.
+Of the openai and anthropic SDKs only ``__init__`` and ``request`` of their two base classes, which give a client the
+recording class that ``rt.wrap_openai`` would: subclasses override the other methods without calling the base class's.
+Of an HTTP library what sends a request, for calls that no known SDK makes.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import ref
 
 from rollout_trace import guard
-from rollout_trace.clients import stainless
+from rollout_trace.clients import aiohttp, httpx, lm15, requests, stainless
+from rollout_trace.process.options import HTTP
 from rollout_trace.process.patches import Patches
 from rollout_trace.record.settings import Settings
 
@@ -27,11 +30,11 @@ class RecordedClients:
 
     def patch(self, module: ModuleType, patches: Patches) -> None:
         """Replaces the methods of the SDK's base classes: of ``openai._base_client``, or anthropic's."""
-        for name, recorded in (("SyncAPIClient", _recorded), ("AsyncAPIClient", _recorded_async)):
+        for name, first in (("SyncAPIClient", _first), ("AsyncAPIClient", _first_async)):
             kind = getattr(module, name)
-            is_async = recorded is _recorded_async
+            is_async = first is _first_async
             patches.replace(kind, "__init__", functools.partial(self._made, patches=patches, is_async=is_async))
-            patches.replace(kind, "request", functools.partial(recorded, patches=patches, clients=self))
+            patches.replace(kind, "request", functools.partial(first, patches=patches, clients=self))
 
     def adopt(self, client: Any, *, is_async: bool) -> None:
         """Makes a client record, unless it does: then it keeps its settings. Never raises, save under pytest."""
@@ -40,7 +43,8 @@ class RecordedClients:
                 stainless.swap(client, self._settings, is_async=is_async)
             # A copy of one of ours has its class already.
             if self._is_ours(client):
-                self._keep(client)
+                key, clients = id(client), self._clients
+                clients[key] = ref(client, lambda gone: clients.pop(key, None) if clients.get(key) is gone else None)
         except Exception as error:
             guard.failed("instrument", None, error)
 
@@ -52,10 +56,6 @@ class RecordedClients:
             # Not one that was wrapped by hand since.
             if client is not None and self._is_ours(client):
                 guard.run_all("instrument", functools.partial(stainless.restore, client))
-
-    def _keep(self, client: Any) -> None:
-        key, clients = id(client), self._clients
-        clients[key] = ref(client, lambda gone: clients.pop(key, None) if clients.get(key) is gone else None)
 
     def _is_ours(self, client: Any) -> bool:
         settings = stainless.settings_of(client)
@@ -72,7 +72,7 @@ class RecordedClients:
         return __init__
 
 
-def _recorded(request: Any, patches: Patches, clients: RecordedClients) -> Any:
+def _first(request: Any, patches: Patches, clients: RecordedClients) -> Any:
     first = stainless.recorded_request(SimpleNamespace(request=request))
 
     @functools.wraps(request)
@@ -88,7 +88,7 @@ def _recorded(request: Any, patches: Patches, clients: RecordedClients) -> Any:
     return replaced
 
 
-def _recorded_async(request: Any, patches: Patches, clients: RecordedClients) -> Any:
+def _first_async(request: Any, patches: Patches, clients: RecordedClients) -> Any:
     first = stainless.recorded_request_async(SimpleNamespace(request=request))
 
     @functools.wraps(request)
@@ -100,3 +100,37 @@ def _recorded_async(request: Any, patches: Patches, clients: RecordedClients) ->
             return await first(client, *args, **kwargs)
 
     return replaced
+
+
+_Senders: TypeAlias = "tuple[tuple[str, str, Callable[..., Any]], ...]"
+"""Classes, their method that sends a request, and what makes its replacement."""
+
+
+def _patch_senders(senders: _Senders, module: ModuleType, patches: Patches) -> None:
+    for owner, name, make in senders:
+        patches.replace(getattr(module, owner), name, functools.partial(_replacement, name, make))
+
+
+def _replacement(name: str, make: Callable[..., Any], original: Any) -> Any:
+    return make(SimpleNamespace(**{name: original}), HTTP)
+
+
+_HTTPX = (("Client", "send", httpx.recorded_send), ("AsyncClient", "send", httpx.recorded_send_async))
+# `_do_stream` is private: `stream` only makes a context manager, which calls it when it is entered.
+_LM15 = (
+    ("StdlibTransport", "stream", lm15.recorded_stream),
+    ("StdlibAsyncTransport", "_do_stream", lm15.recorded_stream_async),
+)
+_SENDERS: dict[str, _Senders] = {
+    "httpx": _HTTPX,
+    "httpx2": _HTTPX,
+    "aiohttp": (("ClientSession", "_request", aiohttp.recorded_request),),
+    "requests": (("Session", "send", requests.recorded_send),),
+    # A copy of the next one.
+    "dspy._vendor.lm15.transports": _LM15,
+    "lm15.transports": _LM15,
+}
+LIBRARIES: dict[str, Callable[[Any, Patches], None]] = {
+    module: functools.partial(_patch_senders, senders) for module, senders in _SENDERS.items()
+}
+"""The modules to wait for, and what replaces their methods."""

@@ -17,10 +17,13 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.data.model import Step
+from rollout_trace.process.patches import Patches
 from rollout_trace.record import program
 from rollout_trace.record.model_frame import ModelFrame
 from rollout_trace.record.scope import active
@@ -41,17 +44,10 @@ _SAMPLING = (
 )  # fmt: skip
 
 
-def recorded_cache_hit(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of ``LLMCachingHandler._convert_cached_result_to_model_response``."""
-
-    @functools.wraps(original)
-    def convert(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_active():
-            # Before: the original changes what it is given.
-            guard.run_all("cached", functools.partial(_cached, original, self, args, kwargs))
-        return original(self, *args, **kwargs)
-
-    return convert
+def _convert(original: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -> Any:
+    # Before: the original changes what it is given.
+    guard.run_all("cached", functools.partial(_cached, original, handler, args, kwargs))
+    return original(handler, *args, **kwargs)
 
 
 def _cached(original: Callable[..., Any], handler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -100,48 +96,26 @@ def _answer(step: Step) -> dict[str, Any]:
     return {name: getattr(step, name) for name in names if getattr(step, name) is not None}
 
 
-def recorded_decision(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of the functions of the router that decide whether an answer is thrown away."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def should_raise(*args: Any, **kwargs: Any) -> Any:
-        is_thrown_away = original(*args, **kwargs)
-        if is_thrown_away and is_active():
-            guard.run_all(
-                "superseded", lambda: _superseded(signature.bind_partial(*args, **kwargs).arguments.get("response"))
-            )
-        return is_thrown_away
-
-    return should_raise
+def _should_raise(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    is_thrown_away = original(*args, **kwargs)
+    if is_thrown_away:
+        given = inspect.signature(original).bind_partial
+        guard.run_all("superseded", lambda: _superseded(given(*args, **kwargs).arguments.get("response")))
+    return is_thrown_away
 
 
-def recorded_block(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of ``_Driver._blocked_error``."""
-
-    @functools.wraps(original)
-    def blocked_error(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_active():
-            guard.run_all("superseded", lambda: _superseded(self._last_response))
-        return original(self, *args, **kwargs)
-
-    return blocked_error
+def _blocked_error(original: Callable[..., Any], driver: Any, *args: Any, **kwargs: Any) -> Any:
+    guard.run_all("superseded", lambda: _superseded(driver._last_response))
+    return original(driver, *args, **kwargs)
 
 
-def recorded_processing(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of ``litellm.utils.post_call_processing``."""
-
-    @functools.wraps(original)
-    def process(original_response: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(original_response, *args, **kwargs)
-        except Exception as error:
-            if is_active():
-                options = kwargs.get("optional_params") or next((one for one in args if isinstance(one, dict)), {})
-                guard.run_all("superseded", functools.partial(_refused, original_response, error, options))
-            raise
-
-    return process
+def _process(original: Callable[..., Any], original_response: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(original_response, *args, **kwargs)
+    except Exception as error:
+        options = kwargs.get("optional_params") or next((one for one in args if isinstance(one, dict)), {})
+        guard.run_all("superseded", functools.partial(_refused, original_response, error, options))
+        raise
 
 
 def _superseded(response: Any) -> None:
@@ -187,3 +161,66 @@ class _Frame(ModelFrame):
 
     def steps(self) -> list[Step]:
         return [] if self._is_seen else super().steps()
+
+
+_CORES = {"litellm.router_python_core": "PythonCore", "litellm.router_rust.core": "_Driver"}
+"""Where litellm's router is since 1.109.2, and since 1.110."""
+
+
+def patch_cache(module: ModuleType, patches: Patches) -> None:
+    """Replaces what runs for each answer of litellm's cache."""
+    name = "_convert_cached_result_to_model_response"
+    if not _replace(module.LLMCachingHandler, name, _convert, patches):
+        _warn(name)
+
+
+def patch_router(module: ModuleType, patches: Patches) -> None:
+    """Replaces what decides that litellm's Router throws an answer away, where the router is this module."""
+    later = ("litellm.router_python_core", "litellm.router_rust")
+    if not _patch_discards(module.Router, patches) and not any(map(find_spec, later)):
+        _warn("_should_raise_content_policy_error")
+
+
+def patch_core(kind: str, module: ModuleType, patches: Patches) -> None:
+    """Does the same in a module of later releases."""
+    if not _patch_discards(getattr(module, kind, None), patches):
+        _warn(f"{kind}._blocked_error")
+
+
+def patch_utils(module: ModuleType, patches: Patches) -> None:
+    """Replaces the checks of answers in litellm."""
+    if not _replace(module, "post_call_processing", _process, patches):
+        _warn("post_call_processing")
+
+
+def _patch_discards(owner: Any, patches: Patches) -> bool:
+    found = [
+        _replace(owner, "_should_raise_content_policy_error", _should_raise, patches),
+        _replace(owner, "_should_raise_anthropic_refusal_error", _should_raise, patches),
+        _replace(owner, "_blocked_error", _blocked_error, patches),
+    ]
+    return any(found)
+
+
+def _replace(owner: Any, name: str, function: Callable[..., Any], patches: Patches) -> bool:
+    if hasattr(owner, name):
+        patches.wrap(owner, name, function)
+    return hasattr(owner, name)
+
+
+def _warn(name: str) -> None:
+    # Private names. Calls are recorded all the same.
+    guard.warn_once(
+        f"litellm:{name}",
+        f"this release of litellm has no {name}: answers that litellm takes from its cache, or discards, are not "
+        "marked as such in an instrumented process. litellm 1.110.2 has it.",
+    )
+
+
+FRAMEWORKS: dict[str, Callable[[Any, Patches], None]] = {
+    "litellm.caching.caching_handler": patch_cache,
+    "litellm.router": patch_router,
+    **{name: functools.partial(patch_core, kind) for name, kind in _CORES.items()},
+    "litellm.utils": patch_utils,
+}
+"""The modules to wait for, and what replaces their functions."""

@@ -1,25 +1,146 @@
-"""vLLM's ``RequestOutput`` in the shape of ``rollout_trace.wire.sampled``: whole, or what is new of it in a stream."""
+"""What vLLM is asked for, from the arguments of its methods, and its ``RequestOutput``, as JSON of ours.
+
+Both are in the shape of ``rollout_trace.wire.sampled``; an output is whole, or what is new of it in a stream.
+"""
 
 from __future__ import annotations
 
 import base64
+import copy
+import functools
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+_NO_SETTINGS = frozenset({"output_kind", "skip_clone"})
+"""Parameters that do not change what is sampled."""
+_ALWAYS = ("n", "temperature", "max_tokens")
+_CHAT_FIELDS = ("chat_template", "chat_template_kwargs", "mm_processor_kwargs", "tokenization_kwargs")
+_CHAT_FLAGS = {"add_generation_prompt": True, "continue_final_message": False}
 _ANSWER_EXTRA = ("metrics", "num_cache_creation_tokens", "encoder_prompt_token_ids", "prompt_token_id_logprobs",
                  "kv_transfer_params", "ec_transfer_params")  # fmt: skip
 _CHOICE_EXTRA = ("spec_decode_metrics",)
 
 
-def answer_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of a call.
+def prompts_of(prompts: Any) -> Sequence[Any]:
+    """The prompts of a call, as vLLM takes them: one text, one object, one list of ids, or several of them."""
+    if isinstance(prompts, (str, bytes, Mapping)) or is_ids(prompts):
+        return [prompts]
+    return list(prompts)
 
-    Args:
-        output: a ``RequestOutput``, finished or not.
-        sent: the prompt's ids as they were sent; None where it was not sent as ids.
-        facts: fields that the output does not have: ``logprobs_mode``, ``policy_version``.
+
+def is_ids(value: Any) -> bool:
+    """Whether a prompt is a list of token ids."""
+    # Each type once: prompts have thousands of ids.
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) > 0
+        and all(issubclass(one, int) for one in set(map(type, value)))
+    )
+
+
+def conversations_of(messages: Any) -> Sequence[Any]:
+    """The conversations of ``LLM.chat``: one, or several."""
+    return [messages] if len(messages) and isinstance(messages[0], Mapping) else list(messages)
+
+
+def params_of(params: Any, count: int) -> list[Any]:
+    """The sampling parameters of each prompt: one for all, or one for each."""
+    is_list = isinstance(params, Sequence)
+    return [params[at] if at < len(params) else None for at in range(count)] if is_list else [params] * count
+
+
+def with_logprobs(params: Any) -> Any:
+    """Parameters that ask for the sampled tokens' logprobs: copies of those that ask for none."""
+    if isinstance(params, Sequence):
+        return [with_logprobs(one) for one in params]
+    if getattr(params, "logprobs", 0) is not None or getattr(params, "logprob_token_ids", None) is not None:
+        return params
+    params = copy.copy(params)
+    params.logprobs = 0
+    return params
+
+
+def prompt_fields(prompt: Any) -> dict[str, Any]:
+    """The prompt of a request: its ids where they were given, else its text, else neither."""
+    if isinstance(prompt, str):
+        return {"prompt": prompt}
+    if is_ids(prompt):
+        return {"prompt": list(prompt)}
+    fields: Mapping[str, Any] = prompt if isinstance(prompt, Mapping) else vars_of(prompt)
+    found: dict[str, Any] = {}
+    ids, text = fields.get("prompt_token_ids"), fields.get("prompt")
+    if ids is not None and len(ids):
+        found["prompt"] = list(ids)
+    elif isinstance(text, str):
+        found["prompt"] = text
+    media = fields.get("multi_modal_data")
+    if isinstance(media, Mapping):
+        # How many there are: what they are has no place in JSON.
+        found["multi_modal_data"] = {
+            name: len(items) if isinstance(items, (list, tuple)) else 1 for name, items in media.items()
+        }
+    return found
+
+
+def chat_fields(messages: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The messages and tools of a request, and what else shaped its prompt."""
+    found = {"messages": list(messages)}
+    if arguments.get("tools"):
+        found["tools"] = list(arguments["tools"])
+    found.update((name, arguments[name]) for name in _CHAT_FIELDS if arguments.get(name) is not None)
+    found.update((name, arguments[name]) for name, usual in _CHAT_FLAGS.items() if arguments.get(name, usual) != usual)
+    return found
+
+
+def sampling_fields(params: Any, lora: Any) -> dict[str, Any]:
+    """The sampling parameters that are not vLLM's defaults, always ``n``, ``temperature``, ``max_tokens``; the LoRA."""
+    found: dict[str, Any] = {}
+    if params is not None:
+        defaults = _defaults(params.__class__)
+        for name in _names(params):
+            value = getattr(params, name, None)
+            if value is not None and (name in _ALWAYS or value != defaults.get(name)):
+                found[name] = _set_fields(value) if name == "structured_outputs" else value
+        if hasattr(params, "beam_width"):
+            found["use_beam_search"] = True
+    if lora is not None:
+        names = ("lora_name", "lora_int_id", "lora_path")
+        found["lora_request"] = {name: getattr(lora, name, None) for name in names}
+    return found
+
+
+def _names(params: Any) -> Sequence[str]:
+    names = getattr(type(params), "__struct_fields__", None) or tuple(vars_of(params))
+    return [name for name in names if not name.startswith("_") and name not in _NO_SETTINGS]
+
+
+@functools.lru_cache(maxsize=16)
+def _defaults(kind: Any) -> Mapping[str, Any]:
+    try:
+        plain = kind()
+    except Exception:
+        # Its parameters have no defaults, as those of a beam search.
+        return {}
+    return {name: getattr(plain, name, None) for name in _names(plain)}
+
+
+def _set_fields(value: Any) -> Any:
+    return {name: one for name, one in vars_of(value).items() if one is not None and not name.startswith("_")} or value
+
+
+def vars_of(value: Any) -> Mapping[str, Any]:
+    """The attributes of an object by name; none of one that has no ``__dict__``."""
+    names = getattr(type(value), "__struct_fields__", None)
+    return {name: getattr(value, name) for name in names} if names else getattr(value, "__dict__", {})
+
+
+def answer_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a call, from a ``RequestOutput``, finished or not.
+
+    ``sent`` are the prompt's ids, None where it was not sent as ids; ``facts`` what the output does not have:
+    ``logprobs_mode``, ``policy_version``.
     """
     return {**head_of(output, sent, facts), "choices": [choice_of(one) for one in output.outputs]}
 
@@ -27,7 +148,8 @@ def answer_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any
 def head_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The answer around its choices."""
     ids = getattr(output, "prompt_token_ids", None)
-    head: dict[str, Any] = {"id": _text(getattr(output, "request_id", None)), "lists_sampled": True, **facts}
+    identity = getattr(output, "request_id", None)
+    head: dict[str, Any] = {"id": None if identity is None else str(identity), "lists_sampled": True, **facts}
     if ids is not None and ids != sent:
         head["prompt_token_ids"] = list(ids)
     cached = getattr(output, "num_cached_tokens", None)
@@ -83,12 +205,12 @@ def beams_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any]
     prompt: list[int] | None = None
     for index, one in enumerate(sequences):
         # Each holds its prompt; there are as many logprobs as sampled tokens, and an end token need not have one.
-        prompt = _prompt_of(one) if prompt is None else prompt
+        if prompt is None and (own := _own_prompt(one).get("prompt_token_ids")) is not None:
+            prompt = list(own)
         ids = list(one.tokens[len(prompt) :] if prompt is not None else ())
         choices.append(choice_of(_Beam(index, _text_of(one), ids, one)))
-    own = {} if prompt is None or prompt == sent else {"prompt_token_ids": prompt}
-    answer: dict[str, Any] = {**facts, **own, "choices": choices}
-    return answer
+    named = {} if prompt is None or prompt == sent else {"prompt_token_ids": prompt}
+    return {**facts, **named, "choices": choices}
 
 
 class _Beam:
@@ -103,11 +225,6 @@ def _own_prompt(sequence: Any) -> Mapping[str, Any]:
     prompt = getattr(sequence, "orig_prompt", None)
     prompt = prompt.get("decoder_prompt", prompt) if isinstance(prompt, Mapping) else None
     return prompt if isinstance(prompt, Mapping) else {}
-
-
-def _prompt_of(sequence: Any) -> list[int] | None:
-    ids = _own_prompt(sequence).get("prompt_token_ids")
-    return None if ids is None else list(ids)
 
 
 def _text_of(sequence: Any) -> str | None:
@@ -170,7 +287,3 @@ def _npy(experts: Any) -> str:
     file = io.BytesIO()
     np.save(file, np.ascontiguousarray(experts), allow_pickle=False)
     return base64.b64encode(file.getvalue()).decode()
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
