@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from rollout_trace.process.instrument import Instrumentation, instrument
     from rollout_trace.record.context import current, propagate, reward, trajectory
     from rollout_trace.record.frames import tool_run
-    from rollout_trace.record.place import orphans
     from rollout_trace.record.provenance import environment, file_sha256
     from rollout_trace.record.recording import recording
     from rollout_trace.record.recovery import Recovered, recover
     from rollout_trace.record.recovery_output import RecoveryReport
+    from rollout_trace.record.scope import orphans
     from rollout_trace.train.checks import Finding
     from rollout_trace.train.comparison import Comparison, compare
     from rollout_trace.train.drift import Drift, drift
@@ -103,7 +103,7 @@ _HOMES = {
     "rollout_trace.train.groups": ("Group", "groups", "run_advantages"),
     "rollout_trace.guard": ("Stats", "stats"),
     "rollout_trace.integration.installed": ("Integration", "integrations"),
-    "rollout_trace.record.place": ("orphans",),
+    "rollout_trace.record.scope": ("orphans",),
     "rollout_trace.record.provenance": ("environment", "file_sha256"),
     "rollout_trace.data.extras": ("ExtraIssue", "PolicySpan", "SamplingMask", "TopTokens"),
     "rollout_trace.data.model": (

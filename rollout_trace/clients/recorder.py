@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.record.call import Call, Failure, drain, end
-from rollout_trace.record.place import place
+from rollout_trace.record.scope import place
 from rollout_trace.wire.protocols import model_in_path
 
 if TYPE_CHECKING:

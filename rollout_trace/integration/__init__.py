@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rollout_trace.integration.values import snapshot
     from rollout_trace.record.call import Call
     from rollout_trace.record.context import current, propagate
-    from rollout_trace.record.destination import recording_here
     from rollout_trace.record.frames import AgentFrame, ToolFrame, guarded
+    from rollout_trace.record.lifecycle import recording_here
     from rollout_trace.record.model_frame import ModelFrame
     from rollout_trace.record.recording import recording, set_current_recording
     from rollout_trace.record.scope import Frame, active, current_scope, enter, entered
@@ -52,7 +52,7 @@ _HOMES = {
     "rollout_trace.integration.generators": ("run_async_generator", "run_generator"),
     "rollout_trace.integration.values": ("snapshot",),
     # Files that the integration opens itself, beside the framework's own.
-    "rollout_trace.record.destination": ("recording_here",),
+    "rollout_trace.record.lifecycle": ("recording_here",),
     "rollout_trace.record.recording": ("recording", "set_current_recording"),
     # Clients inside the framework's models, and objects without hooks.
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),

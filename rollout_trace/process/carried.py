@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rollout_trace.guard import hide_frame
-from rollout_trace.record import carry
-from rollout_trace.record.carry import Carried
+from rollout_trace.record import context
+from rollout_trace.record.context import Carried
 
 
 class Task:
@@ -24,7 +24,7 @@ class Task:
         self.context = context
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        before = carry.switch(self.context)
+        before = context.switch(self.context)
         try:
             return self.function(*args, **kwargs)
         except BaseException as error:
@@ -32,7 +32,7 @@ class Task:
             raise
         finally:
             # A pool's thread waits for its next task then: it must not hold the trajectory of this one.
-            carry.switch(before)
+            context.switch(before)
 
     def __repr__(self) -> str:
         return repr(self.function)
@@ -56,10 +56,10 @@ class Run:
         self.remove()
         run = self.run
         del self.run
-        before = carry.present()
+        before = context.present()
         # The new context of free-threaded Python 3.14, or one given to the thread, has them already.
-        if carry.worth_carrying() is None:
-            carry.switch(self.context)
+        if context.worth_carrying() is None:
+            context.switch(self.context)
         del self.context
         try:
             run()
@@ -68,7 +68,7 @@ class Run:
             raise
         finally:
             # The context may be one that was given to the thread, and go on to exist.
-            carry.switch(before)
+            context.switch(before)
 
     def remove(self) -> None:
         """Gives the thread back the ``run`` that it had."""
@@ -86,11 +86,11 @@ class Run:
 
 def with_nothing_current(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Calls what starts the threads of a pool: they outlive the trajectory, and run the tasks of others."""
-    before = carry.switch(carry.NOTHING)
+    before = context.switch(context.NOTHING)
     try:
         return function(*args, **kwargs)
     except BaseException as error:
         hide_frame(error)
         raise
     finally:
-        carry.switch(before)
+        context.switch(before)

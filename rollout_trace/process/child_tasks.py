@@ -97,13 +97,13 @@ def _record_to(output: str | None) -> None:
 
 def _switch_to_nothing() -> Any:
     """A process that was forked has the trajectory of its original as the current one."""
-    carry = sys.modules.get("rollout_trace.record.carry")
-    return None if carry is None else carry.switch(carry.NOTHING)
+    context = sys.modules.get("rollout_trace.record.context")
+    return None if context is None else context.switch(context.NOTHING)
 
 
 def _switch_back(before: Any) -> None:
     if before is not None:
-        sys.modules["rollout_trace.record.carry"].switch(before)
+        sys.modules["rollout_trace.record.context"].switch(before)
 
 
 _local = threading.local()

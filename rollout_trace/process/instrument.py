@@ -14,7 +14,7 @@ from rollout_trace.process.http import LIBRARIES
 from rollout_trace.process.options import Options
 from rollout_trace.process.parts import Handle, Part, watch
 from rollout_trace.process.sdks import RecordedClients
-from rollout_trace.record import lifecycle, silence
+from rollout_trace.record import lifecycle, state
 
 if TYPE_CHECKING:
     from rollout_trace.wire.engine import Engine
@@ -44,7 +44,7 @@ class Instrumentation(Handle):
 
     def _begin(self) -> None:
         options.push(self._options)
-        silence.is_instrumented = options.is_active
+        state.is_instrumented = options.is_active
         if watch.look not in lifecycle.before_opening:
             lifecycle.before_opening.append(watch.look)
 

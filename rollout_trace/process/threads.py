@@ -11,7 +11,8 @@ from typing import Any
 from rollout_trace.guard import hide_frame
 from rollout_trace.process.carried import Run, Task, with_nothing_current
 from rollout_trace.process.patches import Patches
-from rollout_trace.record import carry, place
+from rollout_trace.record import scope
+from rollout_trace.record.context import worth_carrying
 
 _OWN_THREADS = "rollout_trace "
 """Names of the recorder's own threads begin with this; they serve all trajectories."""
@@ -22,12 +23,12 @@ _POOL_THREADS = frozenset({("anyio._backends._asyncio", "WorkerThread")})
 
 def begin(patches: Patches) -> None:
     """From now on, the warning of a call outside of every trajectory has the remedies for an instrumented process."""
-    place.threads_carry = True
+    scope.threads_carry = True
     patches.on_undo(_warn_as_before)
 
 
 def _warn_as_before() -> None:
-    place.threads_carry = False
+    scope.threads_carry = False
 
 
 def _patch_threading(module: ModuleType, patches: Patches) -> None:
@@ -37,7 +38,7 @@ def _patch_threading(module: ModuleType, patches: Patches) -> None:
 def _start(patches: Patches, original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def start(self: threading.Thread) -> None:
-        context = carry.worth_carrying() if patches.is_active else None
+        context = worth_carrying() if patches.is_active else None
         if context is None or _is_of_a_pool(self):
             return original(self)
         run = Run(self, context)
@@ -69,7 +70,7 @@ def _patch_executor(module: ModuleType, patches: Patches) -> None:
 def _submit(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        context = carry.worth_carrying() if patches.is_active else None
+        context = worth_carrying() if patches.is_active else None
         if context is None:
             return original(self, fn, *args, **kwargs)
         try:
@@ -91,7 +92,7 @@ def _add_done_callback(patches: Patches, original: Callable[..., None]) -> Calla
     @wraps(original)
     def add_done_callback(self: Any, fn: Callable[..., Any]) -> None:
         # Callbacks submit further tasks (joblib does). That of asyncio only wakes its loop.
-        context = carry.worth_carrying() if patches.is_active else None
+        context = worth_carrying() if patches.is_active else None
         if context is None or getattr(fn, "__module__", None) == "asyncio.futures":
             return original(self, fn)
         return original(self, Task(fn, context))
@@ -134,7 +135,7 @@ def _pool_init(patches: Patches, original: Callable[..., Any]) -> Callable[..., 
 def _pool_method(patches: Patches, callbacks: tuple[int, ...], original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        context = carry.worth_carrying() if patches.is_active else None
+        context = worth_carrying() if patches.is_active else None
         if context is not None:
             # The callbacks too, which run in a thread of the pool: joblib submits its next tasks there.
             args, kwargs = with_callables(args, kwargs, callbacks, carried_callback, carried_callback)
@@ -169,7 +170,7 @@ def with_callables(
 
 def carried_callback(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that runs with what is current now."""
-    context = carry.worth_carrying()
+    context = worth_carrying()
     return function if context is None else Task(function, context)
 
 

@@ -19,7 +19,7 @@ from rollout_trace.data import episodes
 from rollout_trace.data.model import ToolRun, error_info, nanoseconds
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import lifecycle, program
-from rollout_trace.record.destination import change_family
+from rollout_trace.record.episode import change_episode
 from rollout_trace.record.scope import Frame
 from rollout_trace.record.state import log_of, state_of
 
@@ -116,7 +116,7 @@ class AgentFrame(Frame):
         if self._is_auxiliary:
             if lifecycle.discard(trajectory, self._outer):
                 return
-            change_family(trajectory, episodes.leave_out)
+            change_episode(trajectory, episodes.leave_out)
         lifecycle.finish(trajectory, self._outer, error)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import orjson
@@ -26,33 +26,17 @@ from rollout_trace.file.fields import tool_run_json, trajectory_json
 from rollout_trace.file.journal import JournalFiles, Pin
 from rollout_trace.file.plain import dumps
 from rollout_trace.record import call as call_module
-from rollout_trace.record import journal_bases, journal_calls
+from rollout_trace.record import journal_records
 from rollout_trace.record.call_steps import recorded_steps
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
+    from rollout_trace.record.redaction import Redactor
 
 _HEAD_FIELDS = [name for name in TRAJECTORY_FIELDS if name not in ("steps", "tool_runs", "environment")]
 _REWRITTEN = 1 << 20
 """Most bytes of a stream in flight that are written again where what was written has changed since."""
-
-
-class JournalRedactor(Protocol):
-    """Removes secrets from what is written."""
-
-    @property
-    def has_rules(self) -> bool:
-        """True where texts are changed by rules: then only decoded and changed steps may be written, no raw bytes."""
-
-    def cut_bytes(self, data: bytes) -> bytes:
-        """The bytes without the keys that this process's clients hold."""
-
-    def apply_steps(self, steps: list[Step]) -> list[Step]:
-        """The steps of one trajectory with their texts changed."""
-
-    def apply(self, trajectory: Trajectory) -> Trajectory:
-        """A trajectory with its texts changed."""
 
 
 class Journal:
@@ -65,7 +49,7 @@ class Journal:
     """
 
     def __init__(
-        self, output: str | os.PathLike[str], *, mode: int | None = None, redactor: JournalRedactor | None = None
+        self, output: str | os.PathLike[str], *, mode: int | None = None, redactor: Redactor | None = None
     ) -> None:
         self.files = JournalFiles(output, mode)
         self.redactor = redactor
@@ -145,7 +129,7 @@ class TrajectoryJournal:
         self._generation = journal.files.generation
         self._pin = Pin()
         self._numbers = count()
-        self._bases = journal_bases.Bases()
+        self._bases = journal_records.Bases()
         self._epoch = journal.files.epoch
         self._head: bytes | None = None
         """Digest of its public fields as they were written last; None before its first record."""
@@ -316,7 +300,7 @@ class TrajectoryJournal:
         start = 0 if has is None or not has.is_of_chunks(chunks) else has.chunks
         if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
             return has
-        head = journal_calls.head_of(call)
+        head = journal_records.head_of(call)
         # Without keys, or the call would be written as steps: `_must_be_decoded`.
         body = request or b""
         part = None if has is not None else self._bases.difference(body)
@@ -340,12 +324,12 @@ class TrajectoryJournal:
     def _amend(self, call: Call) -> None:
         # With rules the call is written as steps, and the message of an exception may hold what they remove.
         if self._head is not None and not self._has_rules:
-            attempts = journal_calls.head_of(call)["attempts"]
-            self._write(form.AMEND, {"call": call.id, "attempts": attempts, **journal_calls.ends_of(call)})
+            attempts = journal_records.head_of(call)["attempts"]
+            self._write(form.AMEND, {"call": call.id, "attempts": attempts, **journal_records.ends_of(call)})
 
     def _redacted(self, call: Call) -> None:
         # The bytes may be dropped at any time, but never before the steps are there.
-        copy = journal_calls.call_of(journal_calls.head_of(call))
+        copy = journal_records.call_of(journal_records.head_of(call))
         copy.request, copy.chunks = call.request, call.chunks
         steps = call.steps
         self._steps(recorded_steps(copy, self._stores) if steps is None else steps)

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
@@ -23,58 +23,8 @@ from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
-    from rollout_trace.data.model import Step, ToolRun
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.record.call import Call
-
-
-class TrajectoryJournal(Protocol):
-    """Keeps one trajectory on disk until its line is written. No method raises, takes a lock or waits."""
-
-    def call_received(self, call: Call) -> None:
-        """Stores what has arrived of a stream, if enough has since the last time."""
-
-    def call_ended(self, call: Call) -> None:
-        """Stores a call that has ended."""
-
-    def call_amended(self, call: Call) -> None:
-        """Stores how a call failed, where that became known after its end."""
-
-    def steps(self, steps: list[Step]) -> None:
-        """Stores steps that have no bytes: a framework reported them."""
-
-    def was_set(self, name: str, value: Any) -> None:
-        """Stores a field of the trajectory that was set."""
-
-    def tool_run(self, run: ToolRun) -> None:
-        """Stores a tool run that has ended."""
-
-    def closed(self, trajectory: Trajectory) -> None:
-        """Stores the fields that the trajectory closed with. Reads no steps: that would decode the calls."""
-
-    def completed(self, trajectory: Trajectory) -> None:
-        """Stores what the final steps have beside what their calls' bytes give."""
-
-    @property
-    def has_records(self) -> bool:
-        """Whether anything is stored."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of a completed trajectory is stored."""
-
-    @property
-    def id(self) -> str:
-        """The trajectory's id in the journal."""
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files that have records of it."""
-
-    def written(self) -> None:
-        """Drops what is stored: the trajectory's line is in its file."""
+    from rollout_trace.record.journal import TrajectoryJournal
 
 
 _DIGITS = 6

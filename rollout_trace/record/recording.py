@@ -16,8 +16,7 @@ from rollout_trace import credentials, guard
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
-from rollout_trace.record.families import Elsewhere
-from rollout_trace.record.handover import Family
+from rollout_trace.record.episode import Elsewhere, Episode
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
 from rollout_trace.record.state import state_of
@@ -342,14 +341,14 @@ class recording:
         queue = self._queue
         return queue is None or queue.flush(timeout)
 
-    def write(self, family: list[Trajectory]) -> bool:
+    def write(self, episode: list[Trajectory]) -> bool:
         """Queues closed trajectories, to be written together by the recording's thread; False once it has ended."""
         # Read once: another thread may leave the block meanwhile.
         queue = self._queue
-        if queue is None or not queue.put(Family(family)):
+        if queue is None or not queue.put(Episode(episode)):
             return False
-        self.elsewhere.add(family)
-        for trajectory in family:
+        self.elsewhere.add(episode)
+        for trajectory in episode:
             if (state := state_of(trajectory)) is not None:
                 state.handed_to = self.name
         return True

@@ -22,10 +22,10 @@ from rollout_trace.file.journal_format import Record
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
-from rollout_trace.record import journal_calls
+from rollout_trace.record import journal_records
 from rollout_trace.record.call import Call
+from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.record.log import StepLog
-from rollout_trace.record.tool_links import link_tool_runs
 
 Report = Callable[[Record, str], None]
 """Takes a record that could not be used, and the reason."""
@@ -165,11 +165,11 @@ def _call(records: list[Record], report: Report) -> Call | None:
     ends = [one for one in records if one.kind == form.CALL] or [one for one in records if one.kind == form.PART]
     for record in reversed(ends):
         try:
-            call = journal_calls.call_of(record.head)
+            call = journal_records.call_of(record.head)
             for later in records:
                 if later.kind == form.AMEND:
-                    call.attempts = journal_calls.attempts_of(later.head)
-                    journal_calls.set_ends(call, later.head)
+                    call.attempts = journal_records.attempts_of(later.head)
+                    journal_records.set_ends(call, later.head)
             if call.ended is None:
                 # Its process was killed while the answer came: nothing is known after this record.
                 call.ended = float(record.head["at"])

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from rollout_trace import guard
 from rollout_trace._pace import give_way
 from rollout_trace.errors import WriteError
-from rollout_trace.record.handover import Family, Member
+from rollout_trace.record.episode import Episode, Member
 
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.shards_upload import Unsent
-    from rollout_trace.record.journal import Journal
-    from rollout_trace.record.log import TrajectoryJournal
+    from rollout_trace.record.journal import Journal, TrajectoryJournal
     from rollout_trace.record.redaction import Redactor
 
 KEEP_LIMIT = 256 * 1024 * 1024
@@ -54,7 +53,7 @@ class _Dropped(NamedTuple):
 
 
 class Sink:
-    """Writes the families of one recording; keeps what its file system refuses, and tries it again.
+    """Writes the episodes of one recording; keeps what its file system refuses, and tries it again.
 
     All methods run on the recording's thread.
     """
@@ -120,9 +119,9 @@ class Sink:
         """Seconds until the next attempt to write what is kept; None if nothing is."""
         return max(0.0, self._retry_at - time.monotonic()) if self._kept else None
 
-    def write(self, family: Family) -> None:
-        """Completes and writes a family, trajectory by trajectory."""
-        for member in family.members:
+    def write(self, episode: Episode) -> None:
+        """Completes and writes an episode, trajectory by trajectory."""
+        for member in episode.members:
             # Each on its own: what fails for one is not the others' loss.
             guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
             give_way()

@@ -14,14 +14,14 @@ from weakref import WeakSet
 from rollout_trace import guard
 from rollout_trace._pace import POLITE_LIMIT, give_way, set_polite
 from rollout_trace.record import process_end
-from rollout_trace.record.handover import Family
+from rollout_trace.record.episode import Episode
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
 
 
 class FamilySink(Protocol):
-    """Where families are written. All methods run on the recording's thread."""
+    """Where episodes are written. All methods run on the recording's thread."""
 
     @property
     def is_failing(self) -> bool:
@@ -31,14 +31,14 @@ class FamilySink(Protocol):
     def retry_in(self) -> float | None:
         """Seconds until the next attempt to write what is kept; None if nothing is."""
 
-    def write(self, family: Family) -> None:
-        """Writes a family, or keeps it."""
+    def write(self, episode: Episode) -> None:
+        """Writes an episode, or keeps it."""
 
     def retry(self) -> None:
         """Tries to write what is kept, if it is time."""
 
     def drain(self) -> None:
-        """Does what waits for the recording's thread beside the families."""
+        """Does what waits for the recording's thread beside the episodes."""
 
     def finish(self) -> None:
         """Tries to write what is kept for the last time, and closes the target."""
@@ -69,9 +69,9 @@ class WriteQueue:
 
     def _reset(self) -> None:
         # A SimpleQueue: its `put` may interrupt itself. The garbage collector ends calls, and closes generators.
-        self._items: queue.SimpleQueue[Family | _Mark | None] = queue.SimpleQueue()
-        self._waiting: dict[int, Family] = {}
-        """Families with running calls."""
+        self._items: queue.SimpleQueue[Episode | _Mark | None] = queue.SimpleQueue()
+        self._waiting: dict[int, Episode] = {}
+        """Episodes with running calls."""
         self._bytes = 0
         # Reentrant, for the same reason.
         self._changed = threading.Condition(threading.RLock())
@@ -89,17 +89,17 @@ class WriteQueue:
         """Bytes of closed trajectories that wait to be written, roughly."""
         return self._bytes
 
-    def put(self, family: Family) -> bool:
-        """Queues a family, and waits where too many bytes are queued already; False once ``stop`` was called."""
+    def put(self, episode: Episode) -> bool:
+        """Queues an episode, and waits where too many bytes are queued already; False once ``stop`` was called."""
         # Before anything looks at whether a call runs: no end may be missed.
-        family.on_call_end(partial(self._items.put, family))
+        episode.on_call_end(partial(self._items.put, episode))
         # Under the lock: nothing comes after the end.
         with self._changed:
             if self.is_stopping:
                 return False
-            self._bytes += family.size
+            self._bytes += episode.size
             has_thread = self._start()
-            self._items.put(family)
+            self._items.put(episode)
         if not has_thread:
             self._run_here()
         if self.must_wait:
@@ -119,7 +119,7 @@ class WriteQueue:
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until everything queued is written; False after ``timeout`` seconds.
 
-        Families with running calls are not waited for.
+        Episodes with running calls are not waited for.
         """
         return self._wait_for(_Mark(), timeout)
 
@@ -200,17 +200,17 @@ class WriteQueue:
             else:
                 with _forks.importing:
                     self._do(item)
-                has_imported = isinstance(item, Family)
+                has_imported = isinstance(item, Episode)
             if isinstance(item, _Mark) and item.is_end:
                 return
-            # Otherwise the last family would stay in memory until the next one comes.
+            # Otherwise the last episode would stay in memory until the next one comes.
             del item
 
-    def _do(self, item: Family | _Mark | None) -> None:
+    def _do(self, item: Episode | _Mark | None) -> None:
         if item is None:
             self._guarded(self._sink.drain)
             return
-        if isinstance(item, Family):
+        if isinstance(item, Episode):
             self._guarded(partial(self._take, item))
             return
         if item.is_end:
@@ -218,40 +218,40 @@ class WriteQueue:
             self._guarded(self._sink.finish)
         item.reached.set()
 
-    def _take(self, family: Family) -> None:
-        """Writes a family, or sets it aside while a call of it runs."""
-        if family.is_written:
+    def _take(self, episode: Episode) -> None:
+        """Writes an episode, or sets it aside while a call of it runs."""
+        if episode.is_written:
             return
         # Agents come first as long as the thread keeps up with them.
         set_polite(self._bytes < POLITE_LIMIT)
         give_way()
-        if not family.is_running:
-            self._waiting.pop(id(family), None)
-            self._write(family)
-        elif id(family) not in self._waiting:
-            self._waiting[id(family)] = family
-            self._release(family)
+        if not episode.is_running:
+            self._waiting.pop(id(episode), None)
+            self._write(episode)
+        elif id(episode) not in self._waiting:
+            self._waiting[id(episode)] = episode
+            self._release(episode)
 
-    def _write(self, family: Family) -> None:
-        family.is_written = True
+    def _write(self, episode: Episode) -> None:
+        episode.is_written = True
         try:
-            self._sink.write(family)
+            self._sink.write(episode)
         finally:
-            self._release(family)
+            self._release(episode)
 
-    def _release(self, family: Family) -> None:
-        """Counts the family's bytes as no longer queued; a second call does nothing."""
+    def _release(self, episode: Episode) -> None:
+        """Counts the episode's bytes as no longer queued; a second call does nothing."""
         with self._changed:
-            if family.is_queued:
-                self._bytes -= family.size
-                family.is_queued = False
+            if episode.is_queued:
+                self._bytes -= episode.size
+                episode.is_queued = False
                 self._changed.notify_all()
 
     def _end_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        for family in waiting.values():
-            family.abandon()
-            self._guarded(partial(self._write, family))
+        for episode in waiting.values():
+            episode.abandon()
+            self._guarded(partial(self._write, episode))
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
