@@ -104,10 +104,6 @@ class ModelFrame(Frame):
         # One atomic operation: tools that run in several threads may ask for it at once.
         return self._own_id or self.__dict__.setdefault("_own_id", new_id())
 
-    @property
-    def _started(self) -> datetime:
-        return datetime.fromtimestamp(self._started_at, timezone.utc)
-
     def tell(self, **facts: Any) -> None:
         """Adds fields of ``Step`` for a call whose bytes are not seen. They are used however the call ends."""
         self.facts.update(facts)
@@ -220,7 +216,7 @@ class ModelFrame(Frame):
             "choice": choice,
             "agent": self.agent,
             "response_id": self.response_id,
-            "started_at": self._started,
+            "started_at": datetime.fromtimestamp(self._started_at, timezone.utc),
             "latency": None if self._ended_at is None else nanoseconds(self._ended_at - self.began),
             "status": "superseded" if self._superseded and status == "ok" else status,
             "error": self._error,
