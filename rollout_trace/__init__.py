@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from rollout_trace.record.frames import tool_run
     from rollout_trace.record.provenance import environment, file_sha256
     from rollout_trace.record.recording import recording
+    from rollout_trace.record.recovered import RecoveryReport
     from rollout_trace.record.recovery import Recovered, recover
-    from rollout_trace.record.recovery_output import RecoveryReport
     from rollout_trace.record.scope import orphans
     from rollout_trace.train.checks import Finding
     from rollout_trace.train.comparison import Comparison, compare
@@ -124,7 +124,7 @@ _HOMES = {
     "rollout_trace.process.instrument": ("Instrumentation", "instrument"),
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("Recovered", "recover"),
-    "rollout_trace.record.recovery_output": ("RecoveryReport",),
+    "rollout_trace.record.recovered": ("RecoveryReport",),
     "rollout_trace.train.retokenize": ("RetokenizeReport",),
     "rollout_trace.train.selection": ("SequenceOptions",),
     "rollout_trace.train.sequence": ("Placeholder", "Sequence", "SequenceReport", "Sequences"),

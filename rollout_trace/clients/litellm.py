@@ -22,7 +22,7 @@ from typing import Any
 from rollout_trace import guard
 from rollout_trace.data.model import Step
 from rollout_trace.record import program
-from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.frames import ModelFrame
 from rollout_trace.record.scope import active
 from rollout_trace.wire import decode
 

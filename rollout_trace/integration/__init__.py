@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from rollout_trace.integration.values import snapshot
     from rollout_trace.record.call import Call
     from rollout_trace.record.context import current, propagate
-    from rollout_trace.record.frames import AgentFrame, ToolFrame, guarded
+    from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame, guarded
     from rollout_trace.record.lifecycle import recording_here
-    from rollout_trace.record.model_frame import ModelFrame
     from rollout_trace.record.recording import recording, set_current_recording
     from rollout_trace.record.scope import Frame, active, current_scope, enter, entered
     from rollout_trace.wire.engine import Engine
@@ -45,8 +44,7 @@ _HOMES = {
     "rollout_trace.integration.installed": ("About", "framework_missing"),
     "rollout_trace.integration.package": ("lazy_package",),
     # Frames, and the context they are entered in.
-    "rollout_trace.record.frames": ("AgentFrame", "ToolFrame", "guarded"),
-    "rollout_trace.record.model_frame": ("ModelFrame",),
+    "rollout_trace.record.frames": ("AgentFrame", "ModelFrame", "ToolFrame", "guarded"),
     "rollout_trace.record.scope": ("Frame", "active", "current_scope", "enter", "entered"),
     "rollout_trace.record.context": ("current", "propagate"),
     "rollout_trace.integration.generators": ("run_async_generator", "run_generator"),

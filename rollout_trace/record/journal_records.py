@@ -6,7 +6,8 @@ A head has what ``recorded_steps`` needs to make the same steps later.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ import msgspec
 
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.file.difference import Difference, difference
+from rollout_trace.file.encode import PARTS
+from rollout_trace.file.journal_format import STEPS, Record
 from rollout_trace.record.call import AttemptMark, Call, Failure
 from rollout_trace.record.settings import Refusal, Settings
 from rollout_trace.wire.engine import Engine
@@ -301,3 +304,47 @@ _held = _Held()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _held.reset())
+
+
+def texts_of(records: Iterable[Record]) -> Iterator[tuple[Record, list[bytes | None]]]:
+    """The records with texts, and these whole, by number: each base comes before what needs it. None: it is missing."""
+    numbered: dict[int, Record] = {}
+    for record in records:
+        number = record.head.get("number")
+        if isinstance(number, int) and ("difference" in record.head or record.kind == STEPS):
+            numbered.setdefault(number, record)
+    # How often each text is still needed: it is dropped with the last record that needs it.
+    needed = Counter((one[0], kind) for record in numbered.values() for kind, one in _references(record) if one)
+    kept: dict[tuple[int, int], bytes] = {}
+    for number in sorted(numbered):
+        record = numbered[number]
+        texts = []
+        for (kind, reference), blob in zip(_references(record), record.blobs, strict=False):
+            text = _whole_text(reference, kind, bytes(blob), kept, needed)
+            if text is not None and needed[number, kind]:
+                kept[number, kind] = text
+            texts.append(text)
+        yield record, texts or [None]
+
+
+def _references(record: Record) -> list[tuple[int, Any]]:
+    if record.kind != STEPS:
+        return [(0, record.head.get("difference"))]
+    return list(enumerate(record.head.get("differences") or [None] * len(PARTS), 1))
+
+
+def _whole_text(
+    reference: Any, kind: int, middle: bytes, kept: dict[tuple[int, int], bytes], needed: Counter[tuple[int, int]]
+) -> bytes | None:
+    """The whole text; None where its base is missing."""
+    if not reference:
+        return middle
+    number, prefix, suffix = reference
+    base = kept.get((number, kind))
+    needed[number, kind] -= 1
+    if not needed[number, kind]:
+        kept.pop((number, kind), None)
+    try:
+        return None if base is None else Difference(prefix, suffix, middle).apply(base)
+    except (ValueError, TypeError):
+        return None

@@ -18,8 +18,7 @@ from openai import AsyncOpenAI, OpenAI
 import rollout_trace as rt
 from rollout_trace import integration as frames
 from rollout_trace.data.model import STEP_FIELDS, Completion, Cost, ErrorInfo, Step, TokenIssue, ToolCall, Usage
-from rollout_trace.record.frames import AgentFrame, ToolFrame
-from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 

@@ -19,9 +19,8 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.file import journal_format as form
 from rollout_trace.record import call as call_module
-from rollout_trace.record.frames import AgentFrame, ToolFrame
+from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.record.journal import Journal
-from rollout_trace.record.model_frame import ModelFrame
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
 
 from .journaled import ASKED, ask, attach, died, files_of, journaled, sdk, talk, track
