@@ -22,6 +22,8 @@ from rollout_trace.record.state import state_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.record.journal import TrajectoryJournal
+    from rollout_trace.record.log import StepLog
     from rollout_trace.record.state import TrajectoryState
 
 _LATER = frozenset({"steps", "tool_runs", "environment"})
@@ -49,11 +51,25 @@ class Member:
             for name, value in zip(_AT_CLOSE, _values_of(trajectory), strict=True)
         }
         self._tool_runs = [(run, _frozen(run.arguments), _frozen(run.result)) for run in stored_tool_runs(trajectory)]
-        log = None if self.state is None else self.state.closed_log
-        self.size = _OF_ONE + held_bytes((self._values, self._tool_runs), set())
+        log = self.log
+        self.size = _OF_ONE + held_bytes((self._values, self._tool_runs), set()) + (log.size_in_memory() if log else 0)
         """Roughly, the bytes that it occupies in memory."""
-        if log is not None:
-            self.size += log.size_in_memory()
+
+    @property
+    def log(self) -> StepLog | None:
+        """Its calls, until all have ended and been decoded."""
+        return None if self.state is None else self.state.closed_log
+
+    @property
+    def journal(self) -> TrajectoryJournal | None:
+        """Where it is kept until its line is written; None without a journal."""
+        return None if self.state is None else self.state.journal
+
+    @property
+    def whole_journal(self) -> TrajectoryJournal | None:
+        """Its journal, where that has all of the completed trajectory."""
+        journal = self.journal
+        return journal if journal is not None and journal.is_whole else None
 
     def complete(self) -> None:
         """Decodes the calls. Does nothing if that is done."""
@@ -116,24 +132,23 @@ class Episode:
         """Roughly, the bytes that it occupies in memory."""
 
     @property
+    def _logs(self) -> list[StepLog]:
+        return [log for one in self.members if (log := one.log) is not None]
+
+    @property
     def is_running(self) -> bool:
         """Whether a call of it has not ended, such as a stream that is still being read."""
-        return any(log.is_running for log in (state.closed_log for state in self._states()) if log is not None)
+        return any(log.is_running for log in self._logs)
 
     def on_call_end(self, notify: Callable[[], object]) -> None:
         """Has ``notify`` called whenever a call of it ends, perhaps by the garbage collector."""
-        for state in self._states():
-            if (log := state.closed_log) is not None:
-                log.on_call_end = notify
+        for log in self._logs:
+            log.on_call_end = notify
 
     def abandon(self) -> None:
         """Ends its running calls; what has arrived of them is kept."""
-        for state in self._states():
-            if (log := state.closed_log) is not None:
-                log.abandon()
-
-    def _states(self) -> list[TrajectoryState]:
-        return [one.state for one in self.members if one.state is not None]
+        for log in self._logs:
+            log.abandon()
 
 
 # Trajectories inside each other

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.media import MediaMode
-    from rollout_trace.file.shards import Compression
+    from rollout_trace.file.shards import Compression, ShardWriter
+    from rollout_trace.file.shards_upload import UploadedShards
+    from rollout_trace.file.writer import JSONLWriter
     from rollout_trace.record.journal import Journal
     from rollout_trace.record.redaction import Redact
 
@@ -104,16 +106,20 @@ class recording:
         if prices is not None and not hasattr(prices, "apply"):
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
         settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
-        self._file_settings: dict[str, Any] = settings
-        _check_file_settings(settings, is_path=isinstance(target, (str, os.PathLike)))
-        self._shard_settings: dict[str, Any] = {
+        shards = {
             "shard_bytes": shard_bytes,
             "shard_seconds": shard_seconds,
             "compression": compression,
             "spool": spool,
         }
+        # By the names of the arguments: `_changed`.
+        self._file_settings: dict[str, Any] = settings
+        self._shard_settings: dict[str, Any] = {**shards, "spool": spool}
+        _check_file_settings(self._file_settings, target)
         _check_shard_settings(self._shard_settings, target)
         self._target = target
+        self.name = shown(str(target)) if is_address(target) else str(target)
+        """The target, for messages."""
         self._prices = prices
         self._is_journaled = journal
         self._redactor = Redactor(redact)
@@ -141,18 +147,15 @@ class recording:
             self._is_entered = True
         # Outside of the lock, which every closing trajectory takes: opening a file may wait for a disk.
         try:
-            return self._open()
+            writer = self._open_target()
+            self._outer = _current.get()
+            _current.set(self)
+            _open_recordings.append(self)
+            guard.run_all("exit", process_end.watch)
+            return writer
         except BaseException:
             self._is_entered = False
             raise
-
-    def _open(self) -> Writer:
-        writer = self._open_target()
-        self._outer = _current.get()
-        _current.set(self)
-        _open_recordings.append(self)
-        guard.run_all("exit", process_end.watch)
-        return writer
 
     def open_without_block(self) -> None:
         """Opens it for those who name it: no context is in it, and it is none of ``open_recordings``.
@@ -164,10 +167,16 @@ class recording:
 
     def _open_target(self) -> Writer:
         credentials.add_secret_headers(self._secret_headers)
-        if isinstance(self._target, (str, os.PathLike)):
-            writer, close = self._open_file(self._target)
-        else:
-            writer, close = self._target, _nothing
+        target, place, close = self._target, None, []
+        if isinstance(target, (str, os.PathLike)):
+            target, place = self._open_path(target)
+            close = [target.close]
+        if place is not None and self._is_journaled:
+            from rollout_trace.record.journal import Journal
+
+            self.journal = Journal(place, mode=self._file_settings["mode"], redactor=self._redactor)
+            close.append(self.journal.close)
+        self._writer = writer = target
         self._writer = writer
         # Now: the program may change its folder.
         path = getattr(writer, "path", None)
@@ -176,7 +185,7 @@ class recording:
         self._sink = Sink(
             writer,
             self.name,
-            close=close,
+            close=partial(guard.run_all, "close", *close),
             prices=self._prices,
             redactor=self._redactor,
             journal=self.journal,
@@ -184,43 +193,32 @@ class recording:
         self._queue = WriteQueue(self._sink)
         if self.journal is not None:
             self.journal.wake = self._queue.wake
-            if self._redactor.has_rules:
+            if self.is_redacted:
                 # What is redacted is journaled by the thread: it must be there when the first call ends.
                 self._queue.start()
         return writer
 
-    def _open_file(self, path: str | os.PathLike[str]) -> tuple[Writer, Callable[[], object]]:
-        """The writer of the file, and the function that closes it and the journal."""
-        from rollout_trace.file.writer import JSONLWriter
+    def _open_path(
+        self, path: str | os.PathLike[str]
+    ) -> tuple[JSONLWriter | ShardWriter | UploadedShards, Path | None]:
+        """The writer of a file, a folder or an address, and the place beside which its journal is; None without one."""
+        if not is_folder_target(path):
+            from rollout_trace.file.writer import JSONLWriter
 
-        if is_folder_target(path):
-            return self._open_shards(to_local(path))
-        writer = JSONLWriter(to_local(path), **self._file_settings)
-        # Beside a device, such as /dev/null, is no place for a journal, and nothing to recover.
-        is_device = os.path.exists(writer.path) and not os.path.isfile(writer.path)
-        return writer, self._with_journal(writer.close, None if is_device else writer.path)
-
-    def _open_shards(self, folder: str) -> tuple[Writer, Callable[[], object]]:
-        """The same of a folder, or an address, of shards."""
+            writer = JSONLWriter(to_local(path), **self._file_settings)
+            # Beside a device, such as /dev/null, is no place for a journal, and nothing to recover.
+            is_device = os.path.exists(writer.path) and not os.path.isfile(writer.path)
+            return writer, None if is_device else writer.path
         from rollout_trace.file.shards import Settings, ShardWriter
         from rollout_trace.file.shards_upload import UploadedShards
 
-        settings = Settings(**self._shard_settings)
+        folder, settings = to_local(path), Settings(**self._shard_settings)
         if not is_address(folder):
             shards = ShardWriter(folder, settings, self._file_settings)
-            return shards, self._with_journal(shards.close, shards.path)
+            return shards, shards.path
         uploaded = UploadedShards(folder, settings, self._file_settings)
         # Until a shard is uploaded, what has not been written to it is on this machine, as the shard is.
-        return uploaded, self._with_journal(uploaded.close, uploaded.spool)
-
-    def _with_journal(self, close: Callable[[], object], path: Path | None) -> Callable[[], object]:
-        """Opens the journal of an output, if there is to be one; the function that closes both."""
-        if not self._is_journaled or path is None:
-            return close
-        from rollout_trace.record.journal import Journal
-
-        journal = self.journal = Journal(path, mode=self._file_settings["mode"], redactor=self._redactor)
-        return partial(guard.run_all, "close", close, journal.close)
+        return uploaded, uploaded.spool
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -294,11 +292,6 @@ class recording:
             raise self._sink.write_error()
 
     @property
-    def name(self) -> str:
-        """The target, for messages."""
-        return shown(str(self._target)) if is_address(self._target) else str(self._target)
-
-    @property
     def path(self) -> str | None:
         """Absolute path of the file or folder, or the address; None outside the block, and for a writer without one."""
         return self._path if self.is_open else None
@@ -360,10 +353,6 @@ def _unwatch() -> None:
         guard.run_all("exit", process_end.unwatch)
 
 
-def _nothing() -> None:
-    """A target of the user's own is closed by the user."""
-
-
 async def _outside_the_loop(function: Callable[[], object]) -> None:
     """Runs a function that may wait in a thread of the event loop's; where there is no asyncio loop, at once."""
     # Imported on use: a recording needs no event loop.
@@ -377,41 +366,34 @@ async def _outside_the_loop(function: Callable[[], object]) -> None:
         await loop.run_in_executor(None, function)
 
 
-_FILE_DEFAULTS: dict[str, Any] = {"media": "inline", "fsync": False, "lock_timeout": 10.0, "mode": None}
+def _changed(settings: dict[str, Any]) -> str | None:
+    """The first of the arguments of ``recording`` that is not its default; None where all are."""
+    defaults: Any = recording.__init__.__kwdefaults__
+    return next((f"{name}={value!r}" for name, value in settings.items() if value != defaults[name]), None)
 
 
-def _check_file_settings(settings: dict[str, Any], *, is_path: bool) -> None:
-    changed = [(name, value) for name, value in settings.items() if value != _FILE_DEFAULTS[name]]
-    if changed and not is_path:
-        name, value = changed[0]
-        raise ValueError(f"{name}={value!r} is for a path: give it to the writer, JSONLWriter(path, {name}={value!r}).")
-    if changed:
-        from rollout_trace.file.media import check_mode
-        from rollout_trace.file.replacing import check_permissions
-        from rollout_trace.file.writer import check_lock_timeout
-
-        check_mode(settings["media"])
-        check_permissions(settings["mode"])
-        check_lock_timeout(settings["lock_timeout"])
-
-
-_SHARD_DEFAULTS: dict[str, Any] = {
-    "shard_bytes": 256 * 1024 * 1024,
-    "shard_seconds": 600.0,
-    "compression": None,
-    "spool": None,
-}
-
-
-def _check_shard_settings(settings: dict[str, Any], target: Any) -> None:
-    changed = [(name, value) for name, value in settings.items() if value != _SHARD_DEFAULTS[name]]
-    if not changed:
+def _check_file_settings(settings: dict[str, Any], target: object) -> None:
+    changed = _changed(settings)
+    if changed is None:
         return
-    name, value = changed[0]
+    if not isinstance(target, (str, os.PathLike)):
+        raise ValueError(f"{changed} is for a path: give it to the writer, JSONLWriter(path, {changed}).")
+    from rollout_trace.file.media import check_mode
+    from rollout_trace.file.replacing import check_permissions
+    from rollout_trace.file.writer import check_lock_timeout
+
+    check_mode(settings["media"])
+    check_permissions(settings["mode"])
+    check_lock_timeout(settings["lock_timeout"])
+
+
+def _check_shard_settings(settings: dict[str, Any], target: object) -> None:
+    changed = _changed(settings)
+    if changed is None:
+        return
     if not isinstance(target, (str, os.PathLike)) or not is_folder_target(target):
         raise ValueError(
-            f'{name}={value!r} is for shards: give a folder, such as "rollouts/", or an address, such as '
-            '"s3://bucket/rollouts".'
+            f'{changed} is for shards: give a folder, such as "rollouts/", or an address, such as "s3://bucket/rollouts".'
         )
     from rollout_trace.file.shards import Settings
 

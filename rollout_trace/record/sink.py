@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rollout_trace import guard
@@ -123,13 +122,10 @@ class Sink:
         """Completes and writes an episode, trajectory by trajectory."""
         for member in episode.members:
             # Each on its own: what fails for one is not the others' loss.
-            guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
+            costs = [] if self._prices is None else [partial(self._prices.apply, member.trajectory)]
+            guard.run_all("close", member.complete, *costs)
             give_way()
             self._write(member)
-
-    def _add_costs(self, trajectory: Trajectory) -> None:
-        if self._prices is not None:
-            self._prices.apply(trajectory)
 
     def _write(self, member: Member) -> None:
         trajectory = member.trajectory
@@ -146,7 +142,7 @@ class Sink:
             # After those before it, and without waiting for the same lock or disk again.
             self._keep(_Kept(member, trajectory, self._kept[-1].error))
             return
-        _, refusal = self._attempt(trajectory, _journal_of(member), member)
+        _, refusal = self._attempt(trajectory, member.journal, member)
         if refusal is not None:
             self._keep(_Kept(member, trajectory, refusal))
 
@@ -184,7 +180,7 @@ class Sink:
         if not (self._is_file or self._redactor.has_rules):
             return member.trajectory
         trajectory = self._redactor.apply(member.as_closed())
-        if (journal := _journal_of(member)) is not None:
+        if (journal := member.journal) is not None:
             journal.completed(trajectory)
         return trajectory
 
@@ -193,7 +189,7 @@ class Sink:
         if member is not None and self._lost_bytes + size > KEEP_LIMIT:
             # Not to be tried again out of the journal: it is not the file that refuses it.
             self.dropped[trajectory.id] = _Dropped(None, size)
-            self._in_journal += _journal_with(member) is not None
+            self._in_journal += member.whole_journal is not None
             kept = "memory has no room for it."
         else:
             self.lost.append((trajectory, error))
@@ -212,7 +208,7 @@ class Sink:
                 f"{self._failure(kept.trajectory, kept.error)} It is kept in memory, as those that follow are, and "
                 "tried again; the agent goes on."
             )
-        journal = _journal_with(kept.member)
+        journal = kept.member.whole_journal
         if self._kept_bytes + kept.member.size > (KEEP_LIMIT if journal is None else min(JOURNALED_LIMIT, KEEP_LIMIT)):
             self.dropped[kept.trajectory.id] = _Dropped(journal, kept.member.size)
             self._in_journal += journal is not None
@@ -296,12 +292,12 @@ class Sink:
 
     def _count_journaled(self) -> None:
         # Before the journal is closed, which lets go of its files.
-        self._in_journal += sum(_journal_with(kept.member) is not None for kept in self._kept)
+        self._in_journal += sum(kept.member.whole_journal is not None for kept in self._kept)
 
     def _write_kept(self) -> None:
         while self._kept:
             kept = self._kept.popleft()
-            is_written, refusal = self._attempt(kept.trajectory, _journal_of(kept.member), kept.member)
+            is_written, refusal = self._attempt(kept.trajectory, kept.member.journal, kept.member)
             if refusal is not None:
                 self._delay = min(2 * self._delay, _LONGEST_RETRY)
                 self._retry_at = time.monotonic() + self._delay
@@ -321,21 +317,17 @@ class Sink:
         return error
 
     def _not_uploaded(self) -> str:
+        from rollout_trace.file.shards_spool import has_default_root
+
         unsent = self._unsent
         folder, count = unsent[0].path.parent, sum(one.trajectories for one in unsent)
+        option = "" if has_default_root(folder) else f", with spool={str(folder.parent)!r}"
         shards = "1 shard" if len(unsent) == 1 else f"{len(unsent)} shards"
         return (
             f"{shards} with {_trajectories(count)} could not be uploaded to {self._name} "
             f"({guard.describe(unsent[0].error)}). Nothing is lost: they are in {folder}, and "
-            f"rt.recover({self._name!r}, write=True) uploads them{self._spool_option(folder)}."
+            f"rt.recover({self._name!r}, write=True) uploads them{option}."
         )
-
-    @staticmethod
-    def _spool_option(folder: Path) -> str:
-        """What is to be added for a spool that was given by option."""
-        from rollout_trace.file.shards_spool import has_default_root
-
-        return "" if has_default_root(folder) else f", with spool={str(folder.parent)!r}"
 
     def _of_trajectories(self) -> WriteError:
         if not self.lost:
@@ -351,9 +343,10 @@ class Sink:
         return error
 
     def _account(self, lost: int) -> str:
-        total = self.written_later + lost + len(self.dropped) + len(self.unredacted)
+        later = self.written_later
+        total = later + lost + len(self.dropped) + len(self.unredacted)
         counts = [
-            f"{self.written_later} {_were(self.written_later)} written later" if self.written_later else "",
+            f"{later} {'was' if later == 1 else 'were'} written later" if later else "",
             f"{lost} {'is' if lost == 1 else 'are'} in the `lost` of the recording" if lost else "",
             self._reasons(),
         ]
@@ -383,17 +376,3 @@ class Sink:
 
 def _trajectories(count: int) -> str:
     return "1 trajectory" if count == 1 else f"{count} trajectories"
-
-
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
-
-
-def _journal_of(member: Member) -> TrajectoryJournal | None:
-    return None if member.state is None else member.state.journal
-
-
-def _journal_with(member: Member) -> TrajectoryJournal | None:
-    """The journal that has all of a completed trajectory; None where there is none."""
-    journal = _journal_of(member)
-    return journal if journal is not None and journal.is_whole else None
