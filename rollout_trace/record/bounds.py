@@ -26,18 +26,8 @@ _DONE = re.compile(rb"\ndata: ?\[DONE\]")
 class KeptBytes:
     """The bytes of a call's latest attempt. ``Call`` derives from it."""
 
-    __slots__ = (
-        "_checked",
-        "_tail",
-        "chunks",
-        "held",
-        "is_decompressed",
-        "left_out",
-        "limit",
-        "mark",
-        "request",
-        "request_left_out",
-    )
+    __slots__ = ("_checked", "_tail", "chunks", "held", "is_decompressed", "left_out", "limit", "mark", "request",
+                 "request_left_out")  # fmt: skip
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

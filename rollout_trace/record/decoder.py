@@ -8,7 +8,6 @@ their trajectory.
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace._pace import POLITE_LIMIT, set_polite
 
 
@@ -90,6 +90,4 @@ class Decoder:
 
 
 decoder = Decoder()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=decoder.reset)
+renew_after_fork(decoder, Decoder.reset)

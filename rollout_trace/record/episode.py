@@ -23,7 +23,6 @@ from rollout_trace.record.state import state_of
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.journal import TrajectoryJournal
-    from rollout_trace.record.log import StepLog
     from rollout_trace.record.state import TrajectoryState
 
 _LATER = frozenset({"steps", "tool_runs", "environment"})
@@ -40,36 +39,29 @@ _OF_ONE = 16 * 1024
 class Member:
     """One trajectory of an episode, with its fields as they were at the close: what is set later is not written."""
 
-    __slots__ = ("_tool_runs", "_values", "size", "state", "trajectory")
+    __slots__ = ("_tool_runs", "_values", "journal", "log", "size", "state", "trajectory")
 
     def __init__(self, trajectory: Trajectory) -> None:
         self.trajectory = trajectory
         self.state: TrajectoryState | None = state_of(trajectory)
+        self.log = None if self.state is None else self.state.closed_log
+        """Its calls; None where all have ended and been decoded."""
+        self.journal = None if self.state is None else self.state.journal
+        """Where it is kept until its line is written; None without a journal."""
         # What users put into them stays theirs: an environment's state changes with its next run.
         self._values = {
             name: value if type(value) in _PLAIN else _frozen(value)
             for name, value in zip(_AT_CLOSE, _values_of(trajectory), strict=True)
         }
         self._tool_runs = [(run, _frozen(run.arguments), _frozen(run.result)) for run in stored_tool_runs(trajectory)]
-        log = self.log
-        self.size = _OF_ONE + held_bytes((self._values, self._tool_runs), set()) + (log.size_in_memory() if log else 0)
+        log_size = 0 if self.log is None else self.log.size_in_memory()
+        self.size = _OF_ONE + held_bytes((self._values, self._tool_runs), set()) + log_size
         """Roughly, the bytes that it occupies in memory."""
-
-    @property
-    def log(self) -> StepLog | None:
-        """Its calls, until all have ended and been decoded."""
-        return None if self.state is None else self.state.closed_log
-
-    @property
-    def journal(self) -> TrajectoryJournal | None:
-        """Where it is kept until its line is written; None without a journal."""
-        return None if self.state is None else self.state.journal
 
     @property
     def whole_journal(self) -> TrajectoryJournal | None:
         """Its journal, where that has all of the completed trajectory."""
-        journal = self.journal
-        return journal if journal is not None and journal.is_whole else None
+        return self.journal if self.journal is not None and self.journal.is_whole else None
 
     def complete(self) -> None:
         """Decodes the calls. Does nothing if that is done."""
@@ -120,20 +112,17 @@ _CONTAINERS = frozenset({dict, list, tuple, set})
 class Episode:
     """A closed outermost trajectory and those opened inside it, which are written together."""
 
-    __slots__ = ("is_queued", "is_written", "members", "size")
+    __slots__ = ("_logs", "is_queued", "is_written", "members", "size")
 
     def __init__(self, trajectories: list[Trajectory]) -> None:
         self.members = [Member(one) for one in trajectories]
+        self._logs = [one.log for one in self.members if one.log is not None]
         self.is_queued = True
         """Whether its bytes count as queued: not while it waits for a running call."""
         self.is_written = False
         """Set once the episode was written, or could not be."""
         self.size = sum(one.size for one in self.members)
         """Roughly, the bytes that it occupies in memory."""
-
-    @property
-    def _logs(self) -> list[StepLog]:
-        return [log for one in self.members if (log := one.log) is not None]
 
     @property
     def is_running(self) -> bool:
@@ -257,11 +246,11 @@ def _inherit_reward(child: Trajectory, name: str | None, value: float, giver_id:
 # Other processes
 
 
-class Elsewhere:
-    """What a recording settles at its end with other processes, which write trajectories of the same episodes.
+class OtherProcesses:
+    """What a recording notes at its end for other processes, which write trajectories of the same episodes.
 
     Args:
-        output: its file or folder; None, or an address, at which nothing can be noted: it settles nothing.
+        output: its file or folder; None, or an address, at which nothing can be noted.
     """
 
     def __init__(self, output: str | None) -> None:
@@ -290,7 +279,7 @@ class Elsewhere:
                 self._rewards[one.id] = given
                 self._rewarded.add(episode_of(one))
 
-    def settle(self) -> None:
+    def note(self) -> None:
         """Notes in the output what follows from the trajectories of the other processes that are written by now.
 
         Raises:

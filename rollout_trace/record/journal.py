@@ -456,7 +456,7 @@ def _in_place(trajectory: Trajectory) -> bytes:
 
 
 def _digest(record: bytes) -> bytes:
-    """What a record is told from another one by: kept whole, it would take as much memory as the trajectory."""
+    # What a record is told from another one by: kept whole, it would take as much memory as the trajectory.
     return blake2b(record, digest_size=16).digest()
 
 

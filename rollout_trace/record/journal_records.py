@@ -5,7 +5,6 @@ A head has what ``recorded_steps`` needs to make the same steps later.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -15,6 +14,7 @@ from weakref import ref
 
 import msgspec
 
+from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.file.difference import Difference, difference
 from rollout_trace.file.encode import PARTS
@@ -301,9 +301,7 @@ class _Held:
 
 
 _held = _Held()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _held.reset())
+renew_after_fork(_held, _Held.reset)
 
 
 def texts_of(records: Iterable[Record]) -> Iterator[tuple[Record, list[bytes | None]]]:

@@ -151,21 +151,17 @@ def _close(trajectory: Trajectory, state: TrajectoryState, log: StepLog, error: 
 
 def _complete(trajectory: Trajectory) -> None:
     """Completes the fields that depend on the final steps. A part that fails does not keep the others from running."""
+    state = state_of(trajectory)
     guard.run_all(
         "close",
         partial(_name_agent, trajectory),
         lambda: costs.fill_provider_costs(trajectory.steps),
         partial(link_tool_runs, trajectory),
         partial(_warn_if_no_ids, trajectory),
-        *(partial(change, trajectory) for change in _changes(trajectory)),
+        *(partial(change, trajectory) for change in (() if state is None else state.at_completion)),
         # Last: the others may copy texts that hold one.
         partial(cut_keys, trajectory),
     )
-
-
-def _changes(trajectory: Trajectory) -> list[Callable[[Trajectory], object]]:
-    state = state_of(trajectory)
-    return [] if state is None else state.at_completion
 
 
 def _set_outcome(trajectory: Trajectory, error: BaseException | None) -> None:
@@ -237,7 +233,8 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
 
     Outside every recording it is completed at once, unless a call of it still runs: then when its steps are read.
     """
-    if (state := state_of(trajectory)) is not None and state.journal is not None:
+    state = state_of(trajectory)
+    if state is not None and state.journal is not None:
         state.journal.closed(trajectory)
     together = episode.to_write(trajectory, parent)
     if together is None:

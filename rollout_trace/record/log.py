@@ -37,8 +37,9 @@ class StepLog:
     def __init__(self, *, keep: int | None = None) -> None:
         """``keep`` is the most calls to hold: older ones are dropped. Without it all are, and steps share storage."""
         self._lock = threading.RLock()
-        # Held while calls are decoded, which may take a second; never while `_lock` is: a call that begins takes that.
-        self._decoding = threading.RLock()
+        # Never taken while `_lock` is held, which a call that begins takes: decoding may take a second.
+        self.completing = threading.RLock()
+        """Held while calls are decoded, and while the closed trajectory is completed."""
         self._calls: MutableSequence[Call] = [] if keep is None else deque(maxlen=keep)
         # No shared storage for a bounded log: it would keep the tokens of dropped calls for ever.
         self._stores = Stores() if keep is None else None
@@ -80,7 +81,7 @@ class StepLog:
         """
         self.is_ours = False
         self._lock = threading.RLock()
-        self._decoding = threading.RLock()
+        self.completing = threading.RLock()
         if self._stores is not None:
             self._stores = Stores()
 
@@ -105,23 +106,20 @@ class StepLog:
             self.on_call_end()
 
     def call_received(self, call: Call) -> None:
-        """Called about once a second while the response of a call of this log arrives."""
+        """Called about once a second while the response arrives."""
         if self.journal is None:
             call.journal_due = math.inf
         else:
             self.journal.call_received(call)
 
     def call_amended(self, call: Call) -> None:
-        """Called when a call of this log fails after its end, such as an answer that the client cannot read."""
+        """Called when a call fails after its end, such as an answer that the client cannot read."""
         if self.journal is not None:
             self.journal.call_amended(call)
 
     def settle(self, call: Call, *, wait: bool = True) -> bool:
-        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
-
-        Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of this log.
-        """
-        if not self._decoding.acquire(blocking=wait):
+        """Decodes a finished call, as the function ``settle`` of ``call`` does."""
+        if not self.completing.acquire(blocking=wait):
             return False
         try:
             if call.steps is None:
@@ -130,7 +128,7 @@ class StepLog:
                 self._count_bytes(call)
                 call.drop_bytes()
         finally:
-            self._decoding.release()
+            self.completing.release()
         give_way()
         return True
 
@@ -157,7 +155,7 @@ class StepLog:
         with self._lock:
             begun = list(self._calls)
         # Not only around each: a call that ends meanwhile must not lose its bytes while its running step is made.
-        with self._decoding:
+        with self.completing:
             calls = [(call, self._steps_of(call)) for call in begun]
             if any(call.settings.is_http for call in begun):
                 join_retries(begun)
@@ -206,11 +204,6 @@ class StepLog:
         self._reported.clear()
         guard.run_all("frame", *(frame.forget for frame in frames))
 
-    @property
-    def completing(self) -> threading.RLock:
-        """Lock that is held while calls are decoded and the closed trajectory is completed."""
-        return self._decoding
-
     def _steps_of(self, call: Call) -> list[Step]:
         try:
             if call.ended is None:
@@ -252,34 +245,23 @@ def _supersede_retrievals(steps: list[Step]) -> None:
 
 
 class OpenFrame(Protocol):
-    """The methods of a frame that closing its trajectory calls."""
+    """What a log calls of the frames around its calls: ``scope.Frame``."""
 
-    def abandon(self) -> None:
-        """Ends the frame if no hook has ended it."""
-
-    def forget(self) -> None:
-        """Drops references to calls, answers and steps."""
+    def abandon(self) -> None: ...
+    def forget(self) -> None: ...
 
 
 class ModelCallFrame(OpenFrame, Protocol):
-    """The part of a model call's frame that matching it with recorded calls needs."""
+    """What a log needs of a model call's frame to match it with recorded calls: ``frames.ModelFrame``."""
 
     calls: list[Call]
-    """Recorded calls that began in the frame's context."""
     response_id: str | None
-    """The provider's id of the answer, if the framework reported it."""
     began: float
-    """Start, as ``time.perf_counter`` seconds."""
 
     @property
-    def step_id(self) -> str:
-        """Id of its first step."""
-
-    def mark_all(self, seen: Sequence[list[Step]]) -> None:
-        """Adds the framework's metadata to the steps of each matched call."""
-
-    def steps(self) -> list[Step]:
-        """Steps made from the framework's data, for a frame without a recorded call."""
+    def step_id(self) -> str: ...
+    def mark_all(self, seen: Sequence[list[Step]]) -> None: ...
+    def steps(self) -> list[Step]: ...
 
 
 def join_frames_with_calls(frames: Sequence[ModelCallFrame], calls: Sequence[tuple[Call, list[Step]]]) -> list[Step]:
@@ -342,7 +324,10 @@ def join_retries(calls: Iterable[Call]) -> None:
             alike.remove(earlier)
             # Not before its end: the journal would have the attempts of both in both.
             if call.ended is not None:
-                _take_over(call, earlier)
+                call.attempts[:0] = earlier.attempts
+                call.started, call.began = earlier.started, earlier.began
+                add_attempts(call)
+                earlier.steps = []
         if _has_failed(call):
             alike.append(call)
 
@@ -352,10 +337,3 @@ def _has_failed(call: Call) -> bool:
         return False
     status = call.attempts[-1].status
     return status is None or status in _MAY_BE_RETRIED or status >= 500
-
-
-def _take_over(call: Call, earlier: Call) -> None:
-    call.attempts[:0] = earlier.attempts
-    call.started, call.began = earlier.started, earlier.began
-    add_attempts(call)
-    earlier.steps = []

@@ -16,7 +16,7 @@ from rollout_trace import credentials, guard
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
-from rollout_trace.record.episode import Elsewhere, Episode
+from rollout_trace.record.episode import Episode, OtherProcesses
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
 from rollout_trace.record.state import state_of
@@ -130,8 +130,8 @@ class recording:
         self._queue: WriteQueue | None = None
         self.journal: Journal | None = None
         """Where finished calls are kept until their trajectory is written; None without one."""
-        self.elsewhere = Elsewhere(None)
-        """What is settled at its end with other processes that write to the output."""
+        self.others = OtherProcesses(None)
+        """What is noted at its end for other processes that write to the output."""
         self._is_entered = False
         self._is_ended_by_exit = False
         self._outer: recording | None = None
@@ -181,7 +181,7 @@ class recording:
         # Now: the program may change its folder.
         path = getattr(writer, "path", None)
         self._path = absolute(path) if isinstance(path, (str, os.PathLike)) else None
-        self.elsewhere = Elsewhere(self._path)
+        self.others = OtherProcesses(self._path)
         self._sink = Sink(
             writer,
             self.name,
@@ -258,7 +258,7 @@ class recording:
     def _end(self, queue: WriteQueue, timeout: float | None = None) -> bool:
         is_written = queue.stop(timeout)
         if is_written:
-            guard.run_all("episodes", self.elsewhere.settle)
+            guard.run_all("episodes", self.others.note)
         return is_written
 
     def end_with_process(self, deadline: float) -> None:
@@ -340,7 +340,7 @@ class recording:
         queue = self._queue
         if queue is None or not queue.put(Episode(episode)):
             return False
-        self.elsewhere.add(episode)
+        self.others.add(episode)
         for trajectory in episode:
             if (state := state_of(trajectory)) is not None:
                 state.handed_to = self.name

@@ -93,28 +93,24 @@ class TrajectoryState:
         if log.is_running:
             return False
         self._completed_by = threading.get_ident()
+        failed: Exception | None = None
         try:
-            self._set_final(trajectory, log)
-        except Exception as failure:
-            self._let_go(log)
-            guard.failed("close", None, failure)
-        else:
-            self._let_go(log)
+            try:
+                set_final_steps(trajectory, log.steps())
+                if self.completion is not None:
+                    self.completion(trajectory)
+                log.trim()
+            except Exception as failure:
+                failed = failure
+            # Other threads may read the steps without the lock from here on.
+            self.closed_log = self.completion = None
+            log.forget()
+            if failed is not None:
+                guard.failed("close", None, failed)
         finally:
             # Interrupted by Ctrl-C, or forked in the middle: it is begun anew, so nothing is let go of before.
             self._completed_by = None
         return True
-
-    def _set_final(self, trajectory: Trajectory, log: StepLog) -> None:
-        set_final_steps(trajectory, log.steps())
-        if self.completion is not None:
-            self.completion(trajectory)
-        log.trim()
-
-    def _let_go(self, log: StepLog) -> None:
-        # Other threads may read the steps without the lock from here on.
-        self.closed_log = self.completion = None
-        log.forget()
 
     def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
         """Warns about a field set after the close, or a reward set on a closed trajectory without recorded calls."""

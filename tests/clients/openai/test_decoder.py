@@ -45,7 +45,7 @@ def test_no_call_waits_while_another_of_its_trajectory_is_decoded(client: OpenAI
 
     with rt.trajectory() as trajectory:
         log: Any = log_of(trajectory)
-        with log._decoding:
+        with log.completing:
             worker = threading.Thread(target=rt.propagate(work), daemon=True)
             worker.start()
             worker.join(30)
@@ -58,7 +58,7 @@ def test_a_large_call_is_decoded_by_the_thread(client: OpenAI) -> None:
     """The caller goes on before it is decoded; whoever reads the steps waits for it."""
     with rt.trajectory() as trajectory:
         log: Any = log_of(trajectory)
-        with log._decoding:
+        with log.completing:
             ask(client, seed=1)
             assert decoder.backlog > call_module.LARGE
             ask(client)
