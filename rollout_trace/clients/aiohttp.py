@@ -21,7 +21,7 @@ from rollout_trace.clients.http_exchange import UnpeekedExchange, may_be_call
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Settings
 
 
 def recorded_request(original: Any, settings: Settings) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.clients.wished import drop_dependent, wished_fields
-from rollout_trace.record.settings import Refusal
+from rollout_trace.record.call import Refusal
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.lenient import loads
 from rollout_trace.wire.profiles import AUTO, added_fields

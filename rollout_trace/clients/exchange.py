@@ -19,8 +19,7 @@ from rollout_trace.clients.wished import merged
 from rollout_trace.wire.added_chunks import answers_to
 
 if TYPE_CHECKING:
-    from rollout_trace.record.call import Call
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Call, Settings
 
 
 class Exchange:

@@ -17,7 +17,7 @@ from rollout_trace import credentials
 from rollout_trace.clients import google_calls as calls
 from rollout_trace.clients import recorder
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.record.call import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.protocols import protocol_at
 
 C = TypeVar("C")

@@ -16,8 +16,7 @@ from rollout_trace.clients.tee import tee
 from rollout_trace.record.call import end
 
 if TYPE_CHECKING:
-    from rollout_trace.record.call import Call
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Call, Settings
 
 _sending: ContextVar[Call | None] = ContextVar("rollout_trace_google", default=None)
 """The call while its request is sent: the SDK's functions for an attempt have no argument that identifies it."""

@@ -17,8 +17,7 @@ from rollout_trace.clients.outermost import current, is_inside
 from rollout_trace.wire.protocols import has_keys, protocol_of_path
 
 if TYPE_CHECKING:
-    from rollout_trace.record.call import Call
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Call, Settings
 
 E = TypeVar("E", bound="HTTPExchange")
 

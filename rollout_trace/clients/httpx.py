@@ -19,7 +19,7 @@ from rollout_trace.clients.openai_paths import protocol_of
 from rollout_trace.clients.peek import StreamRefused, peek, peek_async
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import added_chunks, hide_added, tee
-from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.record.call import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.engine import Engine, resolve
 from rollout_trace.wire.profiles import AUTO
 

@@ -26,7 +26,7 @@ from rollout_trace.record.scope import place
 from rollout_trace.wire.protocols import model_in_path
 
 if TYPE_CHECKING:
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Settings
 
 
 def begin(settings: Settings, protocol: str | None, path: str = "") -> Call | None:

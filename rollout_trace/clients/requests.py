@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Settings
 
 
 def recorded_request(original: Any, settings: Settings) -> Any:

@@ -21,7 +21,7 @@ from rollout_trace.clients import stainless_calls as calls
 from rollout_trace.clients.outermost import current
 from rollout_trace.clients.peek import peek, peek_async
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.call import Settings
 
 _MARK = "_rollout_trace_settings"
 _recording: ClassSwap[Settings] = ClassSwap(_MARK)

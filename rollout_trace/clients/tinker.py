@@ -13,7 +13,7 @@ from rollout_trace import guard
 from rollout_trace.clients import recorder, sampler
 from rollout_trace.clients.outermost import is_inside
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
-from rollout_trace.record.settings import MAX_CALL_BYTES
+from rollout_trace.record.call import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import EngineProfile
 
 if TYPE_CHECKING:

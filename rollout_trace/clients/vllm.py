@@ -18,7 +18,7 @@ from rollout_trace.clients import vllm_requests as requests_of
 from rollout_trace.clients.google_calls import Ender
 from rollout_trace.clients.outermost import is_inside
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
-from rollout_trace.record.settings import MAX_CALL_BYTES
+from rollout_trace.record.call import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import profile
 
 if TYPE_CHECKING:

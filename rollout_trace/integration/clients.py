@@ -12,7 +12,7 @@ from rollout_trace.record import state
 from rollout_trace.wire.engine import resolve
 
 if TYPE_CHECKING:
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Settings
     from rollout_trace.wire.engine import Engine
     from rollout_trace.wire.profiles import EngineName
 

@@ -14,7 +14,7 @@ from weakref import ref
 from rollout_trace import guard
 from rollout_trace.clients import stainless
 from rollout_trace.process.patches import Patches
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.call import Settings
 
 
 class RecordedClients:

@@ -19,8 +19,7 @@ from rollout_trace.data.model import ErrorInfo
 from rollout_trace.file.difference import Difference, difference
 from rollout_trace.file.encode import PARTS
 from rollout_trace.file.journal_format import STEPS, Record
-from rollout_trace.record.call import AttemptMark, Call, Failure
-from rollout_trace.record.settings import Refusal, Settings
+from rollout_trace.record.call import AttemptMark, Call, Failure, Refusal, Settings
 from rollout_trace.wire.engine import Engine
 from rollout_trace.wire.profiles import EngineProfile, profiles
 

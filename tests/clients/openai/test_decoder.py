@@ -12,8 +12,8 @@ from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace.record import call as call_module
+from rollout_trace.record.call import Settings
 from rollout_trace.record.decoder import Decoder, decoder
-from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import log_of
 from rollout_trace.testing import Reply, ScriptedServer
 
