@@ -90,9 +90,9 @@ def inherit(variables: Mapping[str, str]) -> None:
 def _record_to(output: str | None) -> None:
     """Has what is recorded from now on written to a file, where the recorder was started with another one."""
     # Looked up, not imported: a process that calls no model has it not.
-    fallback = sys.modules.get("rollout_trace.record.fallback")
-    if fallback is not None and output is not None and fallback.path() not in (None, output):
-        fallback.use(output)
+    lifecycle = sys.modules.get("rollout_trace.record.lifecycle")
+    if lifecycle is not None and output is not None and lifecycle.fallback_path() not in (None, output):
+        lifecycle.use_fallback(output)
 
 
 def _switch_to_nothing() -> Any:

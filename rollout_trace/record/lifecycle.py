@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
@@ -13,18 +15,17 @@ from rollout_trace._python import place_of_caller
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import stored_tool_runs
-from rollout_trace.record import ancestry, episode, fallback, process_end
+from rollout_trace.record import ancestry, episode, process_end
 from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.provenance import Pending
-from rollout_trace.record.recording import current_recording, open_recordings
+from rollout_trace.record.recording import current_recording, open_recordings, recording
 from rollout_trace.record.redaction import cut_keys
 from rollout_trace.record.state import TrajectoryState, state_of
 from rollout_trace.wire.profiles import can_request_ids
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.record.recording import recording
 
 before_opening: list[Callable[[], object]] = []
 """Run before a trajectory opens: an instrumented process looks for libraries whose import it has not seen."""
@@ -98,7 +99,7 @@ def abort_open() -> None:
     """Closes every trajectory that is open in this process, innermost first, as ``aborted``. For its end."""
     # A copy: other threads still open and close some.
     opened = list(_opened.values())
-    recordings = [*open_recordings(), *filter(None, [fallback.opened()])]
+    recordings = [*open_recordings(), *filter(None, [_fallback])]
     targets = ", ".join(dict.fromkeys(one.name for one in recordings))
     for trajectory, parent in reversed(opened):
         if trajectory.status == "running":
@@ -214,7 +215,7 @@ def recording_here() -> recording | None:
     if own is None and len(others := open_recordings()) == 1:
         own = others[0]
     if own is None or not own.is_open:
-        own = fallback.for_the_rest()
+        own = fallback_recording()
     return own if own is not None and own.is_open else None
 
 
@@ -242,7 +243,7 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
     target, missing = _target_recording(trajectory)
     if target is not None and target.write(together):
         return
-    rest = fallback.for_the_rest()
+    rest = fallback_recording()
     if rest is not None and rest.write(together):
         return
     if target is not None or rest is not None:
@@ -295,3 +296,68 @@ def _warn_lost(trajectories: list[Trajectory], reason: str) -> None:
         f"trajectory {first.id} was not written to a file: {reason}, and nothing says that another is meant. In a "
         f"thread use rt.propagate(function), or open the recording there.{kept}"
     )
+
+
+# The recording of what has no other: of a process whose output was named when it was started. A program's own
+# `rt.recording` goes before it.
+
+_fallback_path: str | None = None
+_fallback: recording | None = None
+# Reentrant: the garbage collector may close an agent, and its trajectory, while the lock is held.
+_lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Renews the lock in a forked process: another thread may have held it at the fork."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def use_fallback(path: str | None) -> None:
+    """Sets the file for trajectories that have no recording of their own; None: there is none any more.
+
+    One that is open is ended first, and what was closed is written. The file is created when a trajectory needs it.
+    """
+    global _fallback_path
+    with _lock:
+        end_fallback()
+        _fallback_path = path
+    if path is not None:
+        guard.run_all("exit", lambda: process_end.watch(for_good=True))
+
+
+def fallback_path() -> str | None:
+    """The file of the fallback recording; None without one."""
+    return _fallback_path
+
+
+def fallback_recording() -> recording | None:
+    """The fallback recording, opened if need be; None where there is none, or its file cannot be opened."""
+    global _fallback_path, _fallback
+    with _lock:
+        if _fallback is None and _fallback_path is not None:
+            try:
+                one = recording(_fallback_path)
+                one.open_without_block()
+                _fallback = one
+            except (OSError, ValueError, ImportError) as error:
+                name, _fallback_path = _fallback_path, None
+                guard.count("recorder_errors")
+                guard.warn(f"nothing is recorded to {name}: {guard.describe(error)}")
+        return _fallback
+
+
+def end_fallback() -> None:
+    """Ends the fallback recording: what has closed is written. For the end of the process, when all is closed."""
+    global _fallback
+    with _lock:
+        one, _fallback = _fallback, None
+    if one is not None:
+        one.end_with_process(time.monotonic() + process_end.CLOSE_TIMEOUT)
+
+
+process_end.add_closer(end_fallback)

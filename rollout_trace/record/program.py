@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rollout_trace import guard
 from rollout_trace.data.trajectory import Trajectory, to_task
-from rollout_trace.record import ancestry, fallback, lifecycle, process_end
+from rollout_trace.record import ancestry, lifecycle, process_end
 from rollout_trace.record.recording import current_recording, set_current_recording
 from rollout_trace.record.state import log_of
 
@@ -121,7 +121,7 @@ def _open(parent: Trajectory | None) -> _Opened:
     trajectory = Trajectory(name=_name(), task=task, episode_id=episode)
     # Not into a recording of the program that happens to be open now: it is left long before the program ends.
     before = current_recording()
-    set_current_recording(fallback.for_the_rest())
+    set_current_recording(lifecycle.fallback_recording())
     try:
         lifecycle.begin(trajectory, parent)
     finally:

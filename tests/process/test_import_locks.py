@@ -149,7 +149,7 @@ print(process.exitcode)
 """
 
 
-LOCKED = ["process.parts", "process.imports", "record.fallback", "record.episode"]
+LOCKED = ["process.parts", "process.imports", "record.lifecycle", "record.episode"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
