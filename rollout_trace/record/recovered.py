@@ -20,6 +20,7 @@ from rollout_trace._field_docs import document_fields
 from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import Cost, ErrorInfo, Step, amend
 from rollout_trace.data.trajectory import Trajectory, new_trajectory
+from rollout_trace.errors import WriteError
 from rollout_trace.file import journal_format as form
 from rollout_trace.file import journal_lock
 from rollout_trace.file.arrays import share_rows
@@ -36,9 +37,6 @@ from rollout_trace.record.call import Call
 from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.record.log import StepLog
 
-Report = Callable[[Record, str], None]
-"""Takes a record that could not be used, and the reason."""
-
 
 @dataclass(slots=True, eq=False)
 class Pieces:
@@ -48,11 +46,17 @@ class Pieces:
     records: list[Record]
     calls: dict[str, list[Record]] = field(default_factory=dict)
     """The records of each call: its parts, its end, and what became known later."""
+    damaged: list[tuple[Record, str]] = field(default_factory=list)
+    """Those that could not be used, each with the reason."""
 
     def __post_init__(self) -> None:
         self.records.sort(key=_written_at)
         for record in self.of(form.CALL, form.PART, form.AMEND):
             self.calls.setdefault(str(record.head.get("call")), []).append(record)
+
+    def report(self, record: Record, problem: str) -> None:
+        """Notes that a record could not be used."""
+        self.damaged.append((record, problem))
 
     def of(self, *kinds: int) -> list[Record]:
         """The records of these kinds."""
@@ -74,14 +78,14 @@ def _written_at(record: Record) -> float:
     return float(at) if isinstance(at, (int, float)) else 0.0
 
 
-def trajectory_of(pieces: Pieces, report: Report) -> Trajectory:
-    """The trajectory. What cannot be used is left out and reported."""
+def trajectory_of(pieces: Pieces) -> Trajectory:
+    """The trajectory. What cannot be used is left out, and is in ``pieces.damaged``."""
     final, heads = pieces.final, pieces.of(form.HEAD)
-    trajectory = _fields(pieces, heads, final, report)
-    steps = _steps(pieces, report)
+    trajectory = _fields(pieces, heads, final)
+    steps = _steps(pieces)
     order: dict[str, int] = {}
     if final is not None:
-        _set_amended(steps, final, report)
+        _set_amended(steps, final, pieces)
         order = {name: at for at, name in enumerate(final.head.get("order") or ())}
     if order or pieces.of(form.STEPS):
         steps.sort(key=lambda step: (order.get(step.id, len(order)), _seconds(step.started_at)))
@@ -98,7 +102,7 @@ def _seconds(time: datetime | None) -> float:
     return 0.0 if time is None else time.timestamp()
 
 
-def _fields(pieces: Pieces, heads: list[Record], final: Record | None, report: Report) -> Trajectory:
+def _fields(pieces: Pieces, heads: list[Record], final: Record | None) -> Trajectory:
     # As the final record has them, where it was needed for that.
     runs = None if final is None else final.head.get("tool_runs")
     if not isinstance(runs, list):
@@ -108,7 +112,7 @@ def _fields(pieces: Pieces, heads: list[Record], final: Record | None, report: R
         try:
             return _with_runs(bytes(record.blobs[0]), encoded)
         except (BadLine, IndexError) as error:
-            report(record, f"fields of trajectory {pieces.id}: {error}")
+            pieces.report(record, f"fields of trajectory {pieces.id}: {error}")
     # No record of its fields is whole: the calls are worth having without them.
     found = _with_runs(dumps({"schema": SCHEMA, "id": pieces.id}), [])
     return new_trajectory({"id": pieces.id, "tool_runs": found.tool_runs})
@@ -120,10 +124,10 @@ def _with_runs(head: bytes, runs: list[bytes]) -> Trajectory:
     return trajectory
 
 
-def _steps(pieces: Pieces, report: Report) -> list[Step]:
+def _steps(pieces: Pieces) -> list[Step]:
     log, calls = StepLog(), {}
     for name, records in pieces.calls.items():
-        call = _call(records, report)
+        call = _call(records, pieces)
         if call is not None:
             calls[name] = call
     for call in sorted(calls.values(), key=lambda one: one.began):
@@ -132,18 +136,18 @@ def _steps(pieces: Pieces, report: Report) -> list[Step]:
     of_calls = (one for records in pieces.calls.values() for one in records)
     for record, texts in journal_records.texts_of([*of_calls, *pieces.of(form.STEPS)]):
         if record.kind == form.STEPS:
-            for step in _decoded(record, texts, report):
+            for step in _decoded(record, texts, pieces):
                 steps.setdefault(step.id, step)
             continue
         name = str(record.head.get("call"))
         # Not the request of an attempt that was followed by another.
         if name in calls and record.head.get("number") == _latest(pieces.calls[name]).head.get("number"):
             call = calls.pop(name)
-            _fill(call, texts[0], pieces.calls[name], report)
+            _fill(call, texts[0], pieces.calls[name], pieces)
             # At once: the bytes of one call are held at a time.
             log.settle(call)
     for call in calls.values():
-        _fill(call, None, pieces.calls[call.id], report)
+        _fill(call, None, pieces.calls[call.id], pieces)
         log.settle(call)
     # Each record has the rows of its own steps.
     share_rows(steps.values())
@@ -165,7 +169,7 @@ def _joined(reported: list[Step], decoded: list[Step]) -> list[Step]:
     ]
 
 
-def _call(records: list[Record], report: Report) -> Call | None:
+def _call(records: list[Record], pieces: Pieces) -> Call | None:
     """The call of these records, without its bytes; None where no record has its facts."""
     ends = [one for one in records if one.kind == form.CALL] or [one for one in records if one.kind == form.PART]
     for record in reversed(ends):
@@ -180,7 +184,7 @@ def _call(records: list[Record], report: Report) -> Call | None:
                 call.ended = float(record.head["at"])
             return call
         except Exception as error:
-            report(record, f"a call that cannot be read: {guard.describe(error)}")
+            pieces.report(record, f"a call that cannot be read: {guard.describe(error)}")
     return None
 
 
@@ -189,12 +193,12 @@ def _latest(records: list[Record]) -> Record:
     return [one for one in records if one.kind in (form.CALL, form.PART)][-1]
 
 
-def _fill(call: Call, request: bytes | None, records: list[Record], report: Report) -> None:
+def _fill(call: Call, request: bytes | None, records: list[Record], pieces: Pieces) -> None:
     """Gives a call its bytes. What is missing of them withholds its tokens: they would not be the model's."""
     latest = _latest(records)
     if request is None and latest.head.get("has_request"):
         call.faults.append("journal: the request is damaged, or the one that it was written as a difference of.")
-        report(latest, f"the request of call {call.id} cannot be restored")
+        pieces.report(latest, f"the request of call {call.id} cannot be restored")
     call.request = request if latest.head.get("has_request") else None
     number: Any = latest.head.get("number")
     end: Any = 0
@@ -207,20 +211,20 @@ def _fill(call: Call, request: bytes | None, records: list[Record], report: Repo
             call.chunks = []
         elif start != end:
             call.faults.append("journal: bytes of the response are damaged.")
-            report(record, f"bytes {end} to {start} of the response of call {call.id} are missing")
+            pieces.report(record, f"bytes {end} to {start} of the response of call {call.id} are missing")
         call.chunks.append(bytes(record.blobs[1]))
         end = record.head.get("to")
 
 
-def _decoded(record: Record, texts: list[bytes | None], report: Report) -> list[Step]:
+def _decoded(record: Record, texts: list[bytes | None], pieces: Pieces) -> list[Step]:
     whole = [text for text in texts if text is not None]
-    if len(whole) != len(texts):
-        report(record, "steps that were written as a difference of ones that are damaged")
+    if len(whole) < len(texts):
+        pieces.report(record, "steps that were written as a difference of ones that are damaged")
         return []
     try:
         return decode(from_parts(whole)).steps
     except ValueError as error:  # A BadLine, or another number of parts.
-        report(record, f"steps that cannot be read: {error}")
+        pieces.report(record, f"steps that cannot be read: {error}")
         return []
 
 
@@ -239,7 +243,7 @@ _AMENDED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _set_amended(steps: list[Step], final: Record, report: Report) -> None:
+def _set_amended(steps: list[Step], final: Record, pieces: Pieces) -> None:
     """Sets what the final steps had beside what their bytes give: rewards, a framework's data."""
     by_id = {step.id: step for step in steps}
     for facts in final.head.get("amended") or ():
@@ -248,7 +252,7 @@ def _set_amended(steps: list[Step], final: Record, report: Report) -> None:
             try:
                 amend(step, **{name: _AMENDED[name](value) for name, value in facts.items() if name in _AMENDED})
             except Exception as error:
-                report(final, f"fields of step {step.id}: {guard.describe(error)}")
+                pieces.report(final, f"fields of step {step.id}: {guard.describe(error)}")
 
 
 # Journals
@@ -258,13 +262,13 @@ _NAME = re.compile(rf"(?P<process>.+-\d+-[0-9a-f]+)-(?P<number>\d+){re.escape(SU
 """Of a journal: host, process and a random number; number of the file."""
 
 
+@dataclass(eq=False)
 class DeadJournal:
     """One journal of a dead process, open and locked."""
 
-    def __init__(self, path: Path, records: list[Record]) -> None:
-        self.path = path
-        self.records = records
-        self.is_damaged = False
+    path: Path
+    records: list[Record]
+    is_damaged: bool = False
 
     @property
     def pid(self) -> str:
@@ -444,6 +448,14 @@ class RecoveryReport:
     """Of an address: shards of dead processes that wait to be uploaded, where nothing was to be written."""
     uploaded: list[str] = field(default_factory=list)
     """Of an address: names of the shards that were uploaded."""
+
+    @contextmanager
+    def failing(self, what: str) -> Iterator[None]:
+        """Notes a failure to read or write the output, and goes on."""
+        try:
+            yield
+        except (OSError, WriteError) as error:
+            self.not_written.append(f"{what}: {guard.describe(error)}")
 
     @property
     def is_clean(self) -> bool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from rollout_trace import guard
@@ -105,7 +104,9 @@ def recover(
         if write:
             _write(trajectories, journals, output, report)
             _delete(journals, report)
-            _leave_out(thrown, output, report)
+            # What other processes wrote in such attempts is not to be trained on either; an address has no notes.
+            with report.failing("notes that attempts were thrown away"):
+                leave_out(output.place, () if isinstance(output, SpooledOutput) else thrown)
         for journal in journals:
             # They are views of the files, which could not be closed and unlocked.
             journal.records.clear()
@@ -130,26 +131,30 @@ def _trajectories(journals: list[DeadJournal], output: FileOutput, report: Recov
     """The trajectories that the output lacks."""
     pieces, places = pieces_of(journals)
     found: dict[str, Trajectory] = {}
-    damaged: dict[str, list[tuple[form.Record, str]]] = {name: [] for name in pieces}
     for name, one in pieces.items():
         try:
             if not one.is_written:
-                found[name] = trajectory_of(one, partial(_keep, damaged[name]))
+                found[name] = trajectory_of(one)
         except Exception as error:
             # What the records hold is not what this library writes: the other trajectories are recovered.
-            problem = f"trajectory {name} cannot be restored: {guard.describe(error)}"
-            damaged[name].append((one.records[0], problem))
+            one.report(one.records[0], f"trajectory {name} cannot be restored: {guard.describe(error)}")
+    # By the ids of their records: users may set another one.
+    ids = {one.id for one in found.values()}
     if report.is_write and (found or isinstance(output, FolderOutput)):
-        _cut(found, output, report)
+        with report.failing("the end of the output could not be looked at"):
+            report.bytes_cut = output.cut(ids)
     # After the locks were taken, and after the cut: a line that is found here is whole, and stays.
-    present = _present(found, journals, output)
-    report.present = [name for name, one in pieces.items() if one.is_written or name in present]
-    for name in pieces:
+    ids = output.ids(ids, {one.pid for one in journals}) if found else set()
+    lacking = {name: one for name, one in found.items() if one.id not in ids}
+    report.present = [name for name, one in pieces.items() if one.is_written or (name in found and name not in lacking)]
+    for name, one in pieces.items():
         # Of a trajectory that is in the output, a recovery that was killed may have deleted some files already.
-        for record, problem in damaged[name] if name not in present else ():
-            _report_damage(report, places, record, problem)
-    lacking = [one for name, one in found.items() if name not in present]
-    return sorted(lacking, key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
+        for record, problem in one.damaged if name in lacking or name not in found else ():
+            journal = places[id(record)]
+            journal.is_damaged = True
+            length = sum(map(len, record.blobs))
+            report.damaged.append(DamagedPlace(journal.path, record.offset, length, problem))
+    return sorted(lacking.values(), key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
 
 
 def _thrown(recovered: list[Trajectory], output: FileOutput) -> set[str]:
@@ -160,40 +165,6 @@ def _thrown(recovered: list[Trajectory], output: FileOutput) -> set[str]:
     for one in recovered:
         known.add(one)
     return known.thrown
-
-
-def _leave_out(thrown: set[str], output: FileOutput, report: RecoveryReport) -> None:
-    """Notes that what other processes wrote in such attempts is not to be trained on either."""
-    try:
-        # Nothing can be noted at an address.
-        if not isinstance(output, SpooledOutput):
-            leave_out(output.place, thrown)
-    except (OSError, WriteError) as error:
-        report.not_written.append(f"notes that attempts were thrown away: {guard.describe(error)}")
-
-
-def _keep(damaged: list[tuple[form.Record, str]], record: form.Record, problem: str) -> None:
-    damaged.append((record, problem))
-
-
-def _present(found: dict[str, Trajectory], journals: list[DeadJournal], output: FileOutput) -> set[str]:
-    """Those that the output has, by the ids of their records: users may set another one."""
-    ids = output.ids({one.id for one in found.values()}, {one.pid for one in journals}) if found else set()
-    return {name for name, one in found.items() if one.id in ids}
-
-
-def _cut(found: dict[str, Trajectory], output: FileOutput, report: RecoveryReport) -> None:
-    try:
-        report.bytes_cut = output.cut({one.id for one in found.values()})
-    except OSError as error:
-        report.not_written.append(f"the end of the output could not be looked at: {guard.describe(error)}")
-
-
-def _report_damage(report: RecoveryReport, places: dict[int, DeadJournal], record: form.Record, problem: str) -> None:
-    journal = places[id(record)]
-    journal.is_damaged = True
-    length = sum(map(len, record.blobs))
-    report.damaged.append(DamagedPlace(journal.path, record.offset, length, problem))
 
 
 def _write(
@@ -217,19 +188,15 @@ def _delete(journals: list[DeadJournal], report: RecoveryReport) -> None:
     if report.not_written:
         return
     for journal in journals:
-        try:
+        with report.failing(f"the journal {journal.path} could not be deleted"):
             if journal.is_damaged:
                 kept = journal.path.with_name(journal.path.name + DAMAGED_SUFFIX)
                 report.kept.append(journal.path.rename(kept))
             else:
                 journal.path.unlink(missing_ok=True)
-        except OSError as error:
-            report.not_written.append(f"the journal {journal.path} could not be deleted: {guard.describe(error)}")
-    try:
+    # Not empty otherwise: live journals, or damaged ones.
+    with suppress(OSError):
         folder_of(report.output).rmdir()
-    except OSError:
-        # Not empty: live journals, or damaged ones.
-        pass
 
 
 def kept_trajectories(paths: Iterable[Path], ids: Iterable[str]) -> Iterator[tuple[str, Trajectory]]:
@@ -249,7 +216,7 @@ def kept_trajectories(paths: Iterable[Path], ids: Iterable[str]) -> Iterator[tup
                 if isinstance(one, form.Record) and one.head.get("trajectory") in wanted:
                     wanted[one.head["trajectory"]].append(one)
         for name in list(wanted):
-            yield name, trajectory_of(Pieces(name, wanted.pop(name)), lambda record, problem: None)
+            yield name, trajectory_of(Pieces(name, wanted.pop(name)))
 
 
 # Outputs
