@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
@@ -152,21 +152,7 @@ class TrajectoryScope:
 
     def __call__(self, function: F) -> F:
         _refuse_generators(function, "rt.trajectory cannot decorate")
-        if user_values.is_async(function):
-
-            @functools.wraps(function)
-            async def traced_async(*args: Any, **kwargs: Any) -> Any:
-                with TrajectoryScope(self._settings):
-                    return await function(*args, **kwargs)
-
-            return traced_async  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            with TrajectoryScope(self._settings):
-                return function(*args, **kwargs)
-
-        return traced  # type: ignore[return-value]
+        return _run_inside(lambda: TrajectoryScope(self._settings), function)
 
 
 @overload
@@ -270,22 +256,27 @@ def propagate(function: F) -> F:
         TypeError: a generator function, whose body runs in its consumer's context.
     """
     _refuse_generators(function, "rt.propagate cannot carry")
-    carried = present()
+    context = present()
+    return _run_inside(lambda: _carried(context), function)
+
+
+def _run_inside(block: Callable[[], AbstractContextManager[object]], function: F) -> F:
+    """A function, or a coroutine function, that runs inside a new ``with`` block each time."""
     if user_values.is_async(function):
 
         @functools.wraps(function)
-        async def propagated_async(*args: Any, **kwargs: Any) -> Any:
-            with _carried(carried):
+        async def inside_async(*args: Any, **kwargs: Any) -> Any:
+            with block():
                 return await function(*args, **kwargs)
 
-        return propagated_async  # type: ignore[return-value]
+        return inside_async  # type: ignore[return-value]
 
     @functools.wraps(function)
-    def propagated(*args: Any, **kwargs: Any) -> Any:
-        with _carried(carried):
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with block():
             return function(*args, **kwargs)
 
-    return propagated  # type: ignore[return-value]
+    return inside  # type: ignore[return-value]
 
 
 def _refuse_generators(function: Any, refusal: str) -> None:

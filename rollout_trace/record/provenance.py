@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from copy import deepcopy
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -93,7 +94,7 @@ def environment(**values: Any) -> dict[str, Any]:
             else:
                 own[name] = value
         _own = own
-    return {name: _copy(value) for name, value in own.items()}
+    return deepcopy(own)
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -124,17 +125,14 @@ class Pending:
 
     def __call__(self) -> dict[str, Any]:
         """The whole environment. What is to be collected is collected now, unless it has been."""
-        return {**provenance(), **self._added()}
-
-    def _added(self) -> dict[str, Any]:
-        return {name: _copy(value) for name, value in self._own.items()}
+        return {**provenance(), **deepcopy(self._own)}
 
     def so_far(self) -> dict[str, Any]:
         """What needs no collecting: the versions, what the user added, and what has been collected already."""
         known = _collected
         if known is not None and known["pid"] == os.getpid():
             return self()
-        return {**versions(), "pid": os.getpid(), **self._added()}
+        return {**versions(), "pid": os.getpid(), **deepcopy(self._own)}
 
 
 def provenance() -> dict[str, Any]:
@@ -236,12 +234,6 @@ def _json(value: Any, place: str) -> Any:
             f"rt.environment(): {place} is {user_values.brief(value)} ({type(value).__name__}); give what JSON can "
             "hold: texts, numbers, lists, dicts."
         ) from None
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
 # The process and its command line

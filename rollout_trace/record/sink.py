@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -51,40 +52,28 @@ class _Dropped(NamedTuple):
     size: int
 
 
+@dataclass(eq=False)
 class Sink:
     """Writes the episodes of one recording; keeps what its file system refuses, and tries it again.
 
     All methods run on the recording's thread.
     """
 
-    def __init__(
-        self,
-        writer: Writer,
-        name: str,
-        *,
-        close: Callable[[], object],
-        redactor: Redactor,
-        prices: PriceTable | None = None,
-        journal: Journal | None = None,
-    ) -> None:
-        """Opens nothing.
+    writer: Writer
+    name: str
+    """Of the target, for messages."""
+    _: KW_ONLY
+    close: Callable[[], object]
+    """Called at the end, when nothing more will be written."""
+    redactor: Redactor
+    prices: PriceTable | None = None
+    """Sets the cost of calls that have none."""
+    journal: Journal | None = None
+    """Keeps what has not been written; None without one."""
 
-        Args:
-            writer: where trajectories are written.
-            name: of the target, for messages.
-            close: called at the end, when nothing more will be written.
-            redactor: removes what must not be written.
-            prices: sets the cost of calls that have none.
-            journal: keeps what has not been written; None without one.
-        """
-        self._writer = writer
-        self._name = name
+    def __post_init__(self) -> None:
         # What a JSONLWriter has and a writer of the user's own has not: its OSErrors may pass.
-        self._is_file = hasattr(writer, "same_options")
-        self._close_target = close
-        self._prices = prices
-        self._redactor = redactor
-        self._journal = journal
+        self._is_file = hasattr(self.writer, "same_options")
         self.reset()
 
     def reset(self) -> None:
@@ -99,7 +88,8 @@ class Sink:
         """Dropped ones that were read from the journal again, since they could not be written."""
         self._in_journal = 0
         """Number of those lost and dropped that the journal has whole."""
-        self._has_failed = False
+        self.is_failing = False
+        """Whether the latest write failed: agents do not wait for such a target."""
         self.written_later = 0
         """Number of trajectories that were written after a first attempt had failed."""
         self._kept: deque[_Kept] = deque()
@@ -107,11 +97,6 @@ class Sink:
         self._lost_bytes = 0
         self._delay = FIRST_RETRY
         self._retry_at = 0.0
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the latest write failed."""
-        return self._has_failed
 
     @property
     def retry_in(self) -> float | None:
@@ -122,7 +107,7 @@ class Sink:
         """Completes and writes an episode, trajectory by trajectory."""
         for member in episode.members:
             # Each on its own: what fails for one is not the others' loss.
-            costs = [] if self._prices is None else [partial(self._prices.apply, member.trajectory)]
+            costs = [] if self.prices is None else [partial(self.prices.apply, member.trajectory)]
             guard.run_all("close", member.complete, *costs)
             give_way()
             self._write(member)
@@ -151,35 +136,32 @@ class Sink:
     ) -> tuple[bool, OSError | None]:
         """Whether a trajectory was written; if not, the file system's error where it may be tried again, else None."""
         try:
-            self._writer.write(trajectory)
-        except OSError as error:
+            self.writer.write(trajectory)
+        except BaseException as error:
             if isinstance(error, WriteError) and error.is_in_file:
                 # Whole in the file, though maybe not on the disk: to write it again would double it.
                 guard.warn(str(error))
-            elif self._is_file:
+            elif isinstance(error, OSError) and self._is_file:
                 return False, error
             else:
+                # Of a writer of the user's own, or of a trajectory that cannot be encoded. Nobody is to be interrupted.
                 self._lose(trajectory, error, member)
                 return False, None
-        except BaseException as error:
-            # Of a writer of the user's own, or of a trajectory that cannot be encoded. There is nobody to interrupt.
-            self._lose(trajectory, error, member)
-            return False, None
-        self._has_failed = False
+        self.is_failing = False
         guard.count("trajectories_written")
-        guard.run_all("summary", *(partial(tell, trajectory, self._name) for tell in list(on_written)))
+        guard.run_all("summary", *(partial(tell, trajectory, self.name) for tell in list(on_written)))
         if journal is not None:
             journal.written()
         if not self._is_file and member is not None and member.state is not None:
             # As a JSONLWriter does itself.
-            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self._name))
+            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self.name))
         return True, None
 
     def _as_written(self, member: Member) -> Trajectory:
         """The trajectory as it is to be written: with the values of its close, and redacted."""
-        if not (self._is_file or self._redactor.has_rules):
+        if not (self._is_file or self.redactor.has_rules):
             return member.trajectory
-        trajectory = self._redactor.apply(member.as_closed())
+        trajectory = self.redactor.apply(member.as_closed())
         if (journal := member.journal) is not None:
             journal.completed(trajectory)
         return trajectory
@@ -200,7 +182,7 @@ class Sink:
         guard.failed("write", None, error if isinstance(error, Exception) else RuntimeError(repr(error)), message)
 
     def _keep(self, kept: _Kept) -> None:
-        self._has_failed = True
+        self.is_failing = True
         if not self._kept:
             self._delay = FIRST_RETRY
             self._retry_at = time.monotonic() + self._delay
@@ -221,7 +203,7 @@ class Sink:
         if trajectory.id in (message := str(error)):
             return message
         named = f"trajectory {trajectory.id} ({trajectory.name})"
-        return f"{named} was not written to {self._name}: {guard.describe(error)}."
+        return f"{named} was not written to {self.name}: {guard.describe(error)}."
 
     def retry(self) -> None:
         """Writes what is kept, oldest first, until one fails again. Does nothing before it is time."""
@@ -232,12 +214,12 @@ class Sink:
 
     def drain(self) -> None:
         """Writes the calls to the journal that had to be redacted first."""
-        if self._journal is not None:
-            self._journal.drain()
+        if self.journal is not None:
+            self.journal.drain()
 
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
-        guard.run_all("write", self._write_kept, self._restore, self._count_journaled, self._close_target)
+        guard.run_all("write", self._write_kept, self._restore, self._count_journaled, self.close)
         lost = [*((kept.trajectory, kept.error) for kept in self._kept), *self._restored]
         self.lost += lost
         self._kept.clear()
@@ -253,7 +235,7 @@ class Sink:
     @property
     def _unsent(self) -> list[Unsent]:
         """Complete shards that could not be uploaded."""
-        found: list[Unsent] = getattr(self._writer, "unsent", [])
+        found: list[Unsent] = getattr(self.writer, "unsent", [])
         return found
 
     def _restore(self) -> None:
@@ -302,7 +284,7 @@ class Sink:
                 self._delay = min(2 * self._delay, _LONGEST_RETRY)
                 self._retry_at = time.monotonic() + self._delay
                 self._kept.appendleft(kept._replace(error=refusal))
-                self._has_failed = True
+                self.is_failing = True
                 return
             self._kept_bytes -= kept.member.size
             self.written_later += is_written
@@ -324,9 +306,9 @@ class Sink:
         option = "" if has_default_root(folder) else f", with spool={str(folder.parent)!r}"
         shards = "1 shard" if len(unsent) == 1 else f"{len(unsent)} shards"
         return (
-            f"{shards} with {_trajectories(count)} could not be uploaded to {self._name} "
+            f"{shards} with {_trajectories(count)} could not be uploaded to {self.name} "
             f"({guard.describe(unsent[0].error)}). Nothing is lost: they are in {folder}, and "
-            f"rt.recover({self._name!r}, write=True) uploads them{option}."
+            f"rt.recover({self.name!r}, write=True) uploads them{option}."
         )
 
     def _of_trajectories(self) -> WriteError:
@@ -334,10 +316,10 @@ class Sink:
             missing = [*self.dropped, *self.unredacted]
             count = len(missing)
             which = f"the first is {missing[0]}" if count > 1 else f"it is {missing[0]}"
-            what = f"{_trajectories(count)} could not be written to {self._name} ({self._reasons()})"
+            what = f"{_trajectories(count)} could not be written to {self.name} ({self._reasons()})"
             return WriteError(f"{what}; {which}.{self._where()}")
-        open_writer = getattr(self._writer, "same_options", None)
-        error = WriteError.summary(self.lost, self._name, None if open_writer is None else open_writer())
+        open_writer = getattr(self.writer, "same_options", None)
+        error = WriteError.summary(self.lost, self.name, None if open_writer is None else open_writer())
         if self.dropped:
             error.args = (f"{error} {len(self.dropped)} more had no room in memory.{self._where()}",)
         return error
@@ -352,7 +334,7 @@ class Sink:
         ]
         told = ", ".join(filter(None, counts))
         where = self._where() if self.has_lost else ""
-        return f"{self._name}: {_trajectories(total)} could not be written at once: {told}.{where}"
+        return f"{self.name}: {_trajectories(total)} could not be written at once: {told}.{where}"
 
     def _reasons(self) -> str:
         """Why trajectories are lost that are not in ``lost``."""
@@ -363,9 +345,9 @@ class Sink:
         return ", ".join(filter(None, reasons))
 
     def _where(self) -> str:
-        if self._journal is None:
+        if self.journal is None:
             return " There is no journal of them."
-        reads = f"rt.recover({self._name!r}) reads {self._journal.path}"
+        reads = f"rt.recover({self.name!r}) reads {self.journal.path}"
         count = len(self.lost) + len(self.dropped) + len(self.unredacted)
         if self._in_journal >= count:
             return f" The journal has {'it' if count == 1 else 'them'}: {reads}."
