@@ -11,6 +11,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace._forks import renew_lock_after_fork
 from rollout_trace.data import user_values
 from rollout_trace.data.episodes import episode_of, lineage
 from rollout_trace.data.model import Task
@@ -144,17 +145,7 @@ class Episode:
 
 # Reentrant: while the lock is held, the garbage collector may close an agent (a generator), and its trajectory.
 _lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Renews the lock in a forked process: another thread may have held it at the fork."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    # Where the state is, not where it is used: a process may use recordings and no client.
-    os.register_at_fork(after_in_child=_after_fork)
+renew_lock_after_fork(globals())
 
 
 def closed_inside(trajectory: Trajectory) -> list[Trajectory]:
@@ -268,12 +259,13 @@ class OtherProcesses:
         if self._output is not None and ancestry.ancestor() is not None and not os.path.isdir(self._output):
             self._size = os.path.getsize(self._output) if os.path.exists(self._output) else 0
 
-    def add(self, episode: list[Trajectory]) -> None:
+    def add(self, episode: Episode) -> None:
         """Takes closed trajectories that are to be written."""
-        if self._size is not None and episode[0].parent_id is not None:
-            self._around.add(episode_of(episode[0]))
-        for one in episode:
-            state = state_of(one)
+        outermost = episode.members[0].trajectory
+        if self._size is not None and outermost.parent_id is not None:
+            self._around.add(episode_of(outermost))
+        for member in episode.members:
+            one, state = member.trajectory, member.state
             if state is not None and state.child_rewards and episode_of(one) in self.started:
                 given = {name: value for name, (value, giver) in state.child_rewards.items() if giver == one.id}
                 self._rewards[one.id] = given

@@ -9,9 +9,10 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from hashlib import blake2b
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
 from weakref import ref
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from rollout_trace.record.redaction import Redactor
 
 _HEAD_FIELDS = [name for name in TRAJECTORY_FIELDS if name not in ("steps", "tool_runs", "environment")]
+_values_of = attrgetter(*_HEAD_FIELDS)
+# What a record is told from another one by: kept whole, it would take as much memory as the trajectory.
+_digest = partial(blake2b, digest_size=16)
 _REWRITTEN = 1 << 20
 """Most bytes of a stream in flight that are written again where what was written has changed since."""
 
@@ -386,7 +390,7 @@ class TrajectoryJournal:
         self._redacted_steps([step for step in steps if step.call_id not in self._calls])
         # Its environment is complete only now; redacted, as it is given here.
         record = trajectory_json(trajectory)
-        digest = _digest(record)
+        digest = _digest(record).digest()
         if (digest != self._head or not self._is_closed) and not self._write(
             form.HEAD, {"is_closed": True}, [cut_bytes(record)]
         ):
@@ -419,7 +423,7 @@ class TrajectoryJournal:
         if trajectory is None:
             return
         mutable, record = _in_place(trajectory), self._record(trajectory)
-        digest = _digest(record)
+        digest = _digest(record).digest()
         if (digest != self._head or more) and self._write(form.HEAD, more or {}, [cut_bytes(record)]):
             self._head, self._mutable, self._is_closed = digest, mutable, bool(more)
 
@@ -434,7 +438,7 @@ class TrajectoryJournal:
             self._missed_runs = []
 
     def _record(self, trajectory: Trajectory) -> bytes:
-        values = {name: getattr(trajectory, name) for name in _HEAD_FIELDS}
+        values = dict(zip(_HEAD_FIELDS, _values_of(trajectory), strict=True))
         # Not the field itself, which would be collected now, on the path of a call.
         copy = new_trajectory({**values, "environment": environment_so_far(trajectory)})
         redactor = self._journal.redactor
@@ -452,12 +456,7 @@ class TrajectoryJournal:
 
 def _in_place(trajectory: Trajectory) -> bytes:
     metadata, rewards, metrics = trajectory.metadata, trajectory.rewards, trajectory.metrics
-    return _digest(dumps((metadata, rewards, metrics))) if metadata or rewards or metrics else b""
-
-
-def _digest(record: bytes) -> bytes:
-    # What a record is told from another one by: kept whole, it would take as much memory as the trajectory.
-    return blake2b(record, digest_size=16).digest()
+    return _digest(dumps((metadata, rewards, metrics))).digest() if metadata or rewards or metrics else b""
 
 
 def _amended(step: Step, trajectory: Trajectory) -> dict[str, Any] | None:

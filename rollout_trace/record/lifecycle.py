@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_lock_after_fork
 from rollout_trace._python import place_of_caller
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info, shared
@@ -70,7 +71,7 @@ def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseExcepti
             if state is not None and state.log is not None:
                 _close(trajectory, state, state.log, error)
         finally:
-            write_closed(trajectory, parent)
+            write_closed(trajectory, parent, state)
     except Exception as failure:
         guard.failed("close", None, failure)
 
@@ -229,18 +230,17 @@ def _attach(state: TrajectoryState, trajectory: Trajectory) -> None:
             state.journal = state.log.journal = own.journal.trajectory(trajectory)
 
 
-def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
+def write_closed(trajectory: Trajectory, parent: Trajectory | None, state: TrajectoryState | None) -> None:
     """Adds a closed trajectory to its open parent, to be written with it; without an open parent queues it.
 
     Outside every recording it is completed at once, unless a call of it still runs: then when its steps are read.
     """
-    state = state_of(trajectory)
     if state is not None and state.journal is not None:
         state.journal.closed(trajectory)
     together = episode.to_write(trajectory, parent)
     if together is None:
         return
-    target, missing = _target_recording(trajectory)
+    target, missing = _target_recording(None if state is None else state.recording)
     if target is not None and target.write(together):
         return
     rest = fallback_recording()
@@ -263,16 +263,14 @@ def _complete_unwritten(trajectory: Trajectory) -> None:
 _ENDED = "its recording had ended before it did"
 
 
-def _target_recording(trajectory: Trajectory) -> tuple[recording | None, str | None]:
+def _target_recording(opened_in: recording | None) -> tuple[recording | None, str | None]:
     """The recording that a closed trajectory is for, and why it has none where it should have one.
 
-    It is the recording of this context, unless the trajectory opened in another one: its agent may be closed by the
-    garbage collector, or by the end of the process, in the context of any other. In a thread without a recording it is
-    the one that the trajectory opened in, or the only open one.
+    It is the recording of this context, unless the trajectory was opened in another one (``opened_in``): its agent may
+    be closed by the garbage collector, or by the end of the process, in the context of any other. In a thread without a
+    recording it is the one that the trajectory was opened in, or the only open one.
     """
     own = current_recording()
-    state = state_of(trajectory)
-    opened_in: recording | None = None if state is None else state.recording
     if opened_in is not None and opened_in.is_open and (own is None or not own.is_inside(opened_in)):
         return opened_in, None
     if own is not None:
@@ -305,16 +303,7 @@ _fallback_path: str | None = None
 _fallback: recording | None = None
 # Reentrant: the garbage collector may close an agent, and its trajectory, while the lock is held.
 _lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Renews the lock in a forked process: another thread may have held it at the fork."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+renew_lock_after_fork(globals())
 
 
 def use_fallback(path: str | None) -> None:

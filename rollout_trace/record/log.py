@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from rollout_trace import guard
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rollout_trace.record.journal import TrajectoryJournal
 
 
+_ended = attrgetter("ended")
 _DIGITS = 6
 """Characters of a token id in an answer, with its comma."""
 
@@ -181,7 +183,7 @@ class StepLog:
     @property
     def is_running(self) -> bool:
         """Whether a call has not ended, such as a stream that is still being read."""
-        return any(call.ended is None for call in list(self._calls))
+        return None in map(_ended, list(self._calls))
 
     def abandon(self) -> None:
         """Ends the running calls: their steps hold what has arrived, and what comes later is not recorded."""

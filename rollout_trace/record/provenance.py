@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rollout_trace._forks import renew_lock_after_fork
 from rollout_trace._version import __version__
 from rollout_trace.credentials import MASK
 from rollout_trace.data import user_values
@@ -51,15 +52,7 @@ _own: dict[str, Any] = {}
 _collected: dict[str, Any] | None = None
 _versions: dict[str, str | None] = {}
 """By module; None where a module of that name is not the one that is meant."""
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+renew_lock_after_fork(globals())
 
 
 def environment(**values: Any) -> dict[str, Any]:

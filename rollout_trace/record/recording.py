@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
+from rollout_trace._forks import renew_lock_after_fork
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
 from rollout_trace.record.episode import Episode, OtherProcesses
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
-from rollout_trace.record.state import state_of
 from rollout_trace.record.write_queue import WriteQueue
 
 if TYPE_CHECKING:
@@ -334,16 +334,16 @@ class recording:
         queue = self._queue
         return queue is None or queue.flush(timeout)
 
-    def write(self, episode: list[Trajectory]) -> bool:
+    def write(self, trajectories: list[Trajectory]) -> bool:
         """Queues closed trajectories, to be written together by the recording's thread; False once it has ended."""
         # Read once: another thread may leave the block meanwhile.
         queue = self._queue
-        if queue is None or not queue.put(Episode(episode)):
+        if queue is None or not queue.put(episode := Episode(trajectories)):
             return False
         self.others.add(episode)
-        for trajectory in episode:
-            if (state := state_of(trajectory)) is not None:
-                state.handed_to = self.name
+        for member in episode.members:
+            if member.state is not None:
+                member.state.handed_to = self.name
         return True
 
 
@@ -415,17 +415,7 @@ def _check_target(target: Any) -> None:
 _current: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
 _open_recordings: list[recording] = []
 _lock = threading.RLock()
-
-
-def reset() -> None:
-    """Renews the lock in a forked process: another thread may have held it at the fork."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    # Where the state is, not where it is used: a process may use recordings and no client.
-    os.register_at_fork(after_in_child=reset)
+renew_lock_after_fork(globals())
 
 
 def current_recording() -> recording | None:

@@ -149,7 +149,8 @@ class Sink:
                 return False, None
         self.is_failing = False
         guard.count("trajectories_written")
-        guard.run_all("summary", *(partial(tell, trajectory, self.name) for tell in list(on_written)))
+        if on_written:
+            guard.run_all("summary", *(partial(tell, trajectory, self.name) for tell in list(on_written)))
         if journal is not None:
             journal.written()
         if not self._is_file and member is not None and member.state is not None:
@@ -219,7 +220,9 @@ class Sink:
 
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
-        guard.run_all("write", self._write_kept, self._restore, self._count_journaled, self.close)
+        if self._kept or self.dropped:
+            guard.run_all("write", self._write_kept, self._restore, self._count_journaled)
+        guard.run_all("write", self.close)
         lost = [*((kept.trajectory, kept.error) for kept in self._kept), *self._restored]
         self.lost += lost
         self._kept.clear()
