@@ -88,7 +88,7 @@ class Refusal:
 class CallLog(Protocol):
     """What a call tells the log that it belongs to: ``log.StepLog``."""
 
-    def settle(self, call: Call, *, wait: bool = True) -> bool: ...
+    def decode(self, call: Call, *, wait: bool = True) -> bool: ...
     def call_ended(self, call: Call) -> None: ...
     def call_received(self, call: Call) -> None: ...
     def call_amended(self, call: Call) -> None: ...
@@ -381,7 +381,7 @@ class _Pending:
                 size = self._remove(oldest)
             if oldest is None:
                 return
-            _settle_soon(oldest, size)
+            _decode_soon(oldest, size)
 
     def _add(self, call: Call) -> None:
         size = call.size()
@@ -434,23 +434,23 @@ def drain() -> None:
     pending.drain()
 
 
-def settle(call: Call, *, wait: bool = True) -> bool:
+def decode(call: Call, *, wait: bool = True) -> bool:
     """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
 
     Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of the same log.
     """
     pending.discard(call)
     log = call.log
-    return log is None or log.settle(call, wait=wait)
+    return log is None or log.decode(call, wait=wait)
 
 
-def _settle_soon(call: Call, size: int) -> None:
+def _decode_soon(call: Call, size: int) -> None:
     """Decodes a finished call here if that is quick, else on the decoder's thread."""
     work = call.held * (1 if call.encoding is None else _PACKED) + len(call.request or b"") // _REQUEST
-    if work <= LARGE and settle(call, wait=False):
+    if work <= LARGE and decode(call, wait=False):
         return
-    if decoder.backlog + size > BACKLOG_LIMIT or not decoder.take(call, size, partial(settle, call)):
-        settle(call)
+    if decoder.backlog + size > BACKLOG_LIMIT or not decoder.submit(call, size, partial(decode, call)):
+        decode(call)
 
 
 NAMES = ("content-type", "content-encoding", "x-request-id", "request-id", COST_HEADER)

@@ -58,7 +58,7 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
         _report_missing(steps, call.what_is_missing(has_more=has_more))
         for step in steps:
             if call.settings.wishes is not None or step.status == "error":
-                add_unmet(step, call, streamed=streamed)
+                _add_missing_extras(step, call, streamed=streamed)
         if credentials.any_known():
             for step in steps:
                 _cut_keys(step)
@@ -228,13 +228,11 @@ def _outcome(step: Step, call: Call, *, streamed: bool, has_more: bool) -> tuple
         if has_more and step.error is None and (call.eof or call.saw_done()):
             # Its caller got it whole; only the record of it is cut.
             return "ok", None
-        return ("abandoned", None) if _is_cut(step, call, streamed=streamed) else (step.status, step.error)
+        if not (call.eof or streamed) and step.error is not None and step.error.type == "InvalidJSON":
+            # An unstreamed body is no JSON because its reader closed it early: no fault of the server.
+            return "abandoned", None
+        return step.status, step.error
     return cause.kind, cause.info
-
-
-def _is_cut(step: Step, call: Call, *, streamed: bool) -> bool:
-    """Whether an unstreamed body is no JSON because its reader closed it early: no fault of the server."""
-    return not (call.eof or streamed) and step.error is not None and step.error.type == "InvalidJSON"
 
 
 def _recorder_failed(call: Call) -> TokenIssue:
@@ -309,7 +307,7 @@ _WITHHELD = frozenset({"redacted", "bytes_left_out", "recorder_failed"})
 """Codes of ``TokenIssue`` whose message is the reason for missing extras too: they were removed with the ids."""
 
 
-def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
+def _add_missing_extras(step: Step, call: Call, *, streamed: bool) -> None:
     """Adds an issue for each extra that was asked for, is not on the step, and has no issue yet."""
     wishes = call.settings.wishes
     if step.status == "error":
@@ -317,21 +315,17 @@ def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
     if wishes is None or step.status != "ok" or (step.token_issue and step.token_issue.code in _WITHHELD):
         return
     known = {issue.field for issue in step.extra_issues}
+    # As stored: reading an array of shared rows would build it.
     issues = [
         issue
-        for issue in _unmet(step, call, wishes, streamed=streamed)
-        if issue.field not in known and _is_missing(step, issue.field)
+        for issue in _missing_extras(step, call, wishes, streamed=streamed)
+        if issue.field not in known and shared(step, issue.field) is None
     ]
     if issues:
         amend(step, extra_issues=(*step.extra_issues, *issues))
 
 
-def _is_missing(step: Step, name: str) -> bool:
-    # As stored: reading an array of shared rows would build it.
-    return shared(step, name) is None
-
-
-def _unmet(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[ExtraIssue]:
+def _missing_extras(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[ExtraIssue]:
     if call.profile is None or call.profile is AUTO:
         message = 'engine="auto" could not determine the engine, so nothing was asked for: name it.'
         options = [option for option in EXTRA_OF if getattr(wishes, option) not in (None, False)]
@@ -367,7 +361,10 @@ def _issue(wish: Wish, call: Call, sampling: Mapping[str, Any]) -> ExtraIssue:
 def _explain_empty_error(step: Step, wishes: Engine | None) -> None:
     """Explains the error 500 without a message that vLLM answers where it cannot make a sampling mask."""
     error = step.error
-    if step.engine != "vllm" or error is None or error.status != 500 or not _is_empty(error.message):
+    if step.engine != "vllm" or error is None or error.status != 500:
+        return
+    # Of an error object whose `message` is empty, the whole object is the message.
+    if error.message not in ("", "empty body") and "'message': ''" not in error.message:
         return
     if not lacks_top_k(step.sampling if isinstance(step.sampling, Mapping) else {}):
         return
@@ -375,11 +372,6 @@ def _explain_empty_error(step: Step, wishes: Engine | None) -> None:
     if wishes is not None and wishes.sampling_mask:
         issue = ExtraIssue(field="sampling_mask", code="not_sent", message=f"{NO_TOP_K}.")
         amend(step, extra_issues=(*step.extra_issues, issue))
-
-
-def _is_empty(message: str) -> bool:
-    # Of an error object whose `message` is empty, the whole object is the message.
-    return message in ("", "empty body") or "'message': ''" in message
 
 
 # Tool runs

@@ -22,7 +22,7 @@ from rollout_trace._pace import POLITE_LIMIT, set_polite
 class _Task(NamedTuple):
     call: guard.HoldsFaults
     size: int
-    settle: Callable[[], object]
+    decode: Callable[[], object]
 
 
 class Decoder:
@@ -42,13 +42,13 @@ class Decoder:
         self.backlog = 0
         """Bytes of the calls in the queue and of the one that is being decoded."""
 
-    def take(self, call: guard.HoldsFaults, size: int, settle: Callable[[], object]) -> bool:
-        """Queues ``settle``, which decodes a call of ``size`` bytes; False where no thread can be had."""
+    def submit(self, call: guard.HoldsFaults, size: int, decode: Callable[[], object]) -> bool:
+        """Queues ``decode``, which decodes a call of ``size`` bytes; False where no thread can be had."""
         with self._lock:
             if self._stopped or not self._start():
                 return False
             self.backlog += size
-        self._queue.put(_Task(call, size, settle))
+        self._queue.put(_Task(call, size, decode))
         return True
 
     def _start(self) -> bool:
@@ -67,7 +67,7 @@ class Decoder:
             # Agents come first as long as the thread keeps up with them.
             set_polite(self.backlog < POLITE_LIMIT)
             try:
-                task.settle()
+                task.decode()
             except Exception as error:
                 # Under pytest `failed` raises: here nobody would see it. The call stays undecoded, and whoever reads
                 # its trajectory gets the same failure.

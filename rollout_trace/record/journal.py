@@ -63,9 +63,9 @@ class Journal:
         """Where texts are changed by rules: only decoded and changed steps may be written then, no raw bytes."""
         self.is_closed = False
         self.waiting: deque[tuple[TrajectoryJournal, Call]] = deque()
-        """Calls to decode and redact before they can be written: ``drain`` does it."""
+        """Calls to decode and redact before they can be written: ``write_waiting`` does it."""
         self.wake: Callable[[], object] | None = None
-        """Has the recording's thread call ``drain``, if set. The garbage collector may be its caller."""
+        """Has the recording's thread call ``write_waiting``, if set. The garbage collector may be its caller."""
 
     @property
     def path(self) -> Path:
@@ -77,13 +77,13 @@ class Journal:
         return TrajectoryJournal(self, trajectory)
 
     def decode_later(self, of: TrajectoryJournal, calls: list[Call]) -> None:
-        """Has calls written by ``drain``. Takes no lock: the garbage collector may be the caller."""
+        """Has calls written by ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
         self.waiting.extend((of, call) for call in calls)
-        call_module.deferred.append(self.drain)
+        call_module.deferred.append(self.write_waiting)
         if self.wake is not None:
             self.wake()
 
-    def drain(self) -> None:
+    def write_waiting(self) -> None:
         """Writes the calls that wait to be redacted. Decodes them: not for finalizers. Never raises."""
         while self.waiting:
             try:
@@ -97,7 +97,7 @@ class Journal:
 
         Records of trajectories that have not been written stay: they hold what the output lacks.
         """
-        guard.run_all("journal", self.drain, self.files.close)
+        guard.run_all("journal", self.write_waiting, self.files.close)
         self.is_closed = True
 
 
@@ -290,7 +290,7 @@ class TrajectoryJournal:
 
         To be called when they are final, before the line is written; with redaction, with the redacted trajectory.
         """
-        self._journal.drain()
+        self._journal.write_waiting()
         for _ in range(2):
             self._forget_lost()
             self._is_whole = self._final(trajectory)

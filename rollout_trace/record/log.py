@@ -17,7 +17,7 @@ from rollout_trace._pace import give_way
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.record.bounds import held_bytes
-from rollout_trace.record.call import Call, drain, end, settle
+from rollout_trace.record.call import Call, decode, drain, end
 from rollout_trace.record.call_steps import add_attempts, recorded_steps, running_step
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
@@ -50,7 +50,7 @@ class StepLog:
         self.model_frames: list[ModelCallFrame] = []
         """The model calls among ``frames``."""
         self.is_closed = False
-        """True once the trajectory's block has ended: no further call is admitted, running ones go on."""
+        """True once the trajectory's block has ended: no further call is added, running ones go on."""
         self.on_call_end: Callable[[], object] | None = None
         """Called, if set, whenever a call ends. The garbage collector may be the caller: it must take no lock."""
         self.journal: TrajectoryJournal | None = None
@@ -64,7 +64,7 @@ class StepLog:
         """False in a fork of the process that opened the log: what is recorded here would never be written."""
         renew_after_fork(self, StepLog.reset_after_fork)
 
-    def admit(self, call: Call) -> bool:
+    def add(self, call: Call) -> bool:
         """Adds a call that begins; False if the log is closed, or another process's (this one was forked)."""
         # Looked at without the lock first: a closed log holds it while all its calls are decoded.
         if not self.is_ours or self.is_closed:
@@ -119,8 +119,8 @@ class StepLog:
         if self.journal is not None:
             self.journal.call_amended(call)
 
-    def settle(self, call: Call, *, wait: bool = True) -> bool:
-        """Decodes a finished call, as the function ``settle`` of ``call`` does."""
+    def decode(self, call: Call, *, wait: bool = True) -> bool:
+        """Decodes a finished call, as the function ``decode`` of ``call`` does."""
         if not self.completing.acquire(blocking=wait):
             return False
         try:
@@ -172,7 +172,7 @@ class StepLog:
         return steps
 
     def close(self) -> None:
-        """Admits no further call and ends the open frames. Running calls go on; nothing is decoded."""
+        """Takes no further call and ends the open frames. Running calls go on; nothing is decoded."""
         # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected later.
         try:
             guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
@@ -192,12 +192,12 @@ class StepLog:
                 end(call)
 
     def trim(self) -> None:
-        """Frees what storing further steps would need. To be called with ``completing`` held, like ``forget``."""
+        """Frees what storing further steps would need. To be called with ``completing`` held, like ``clear``."""
         if self._stores is not None:
             self._stores.finish()
 
-    def forget(self) -> None:
-        """Lets go of the calls and frames of a closed log: its steps have been taken, and there are none any more."""
+    def clear(self) -> None:
+        """Drops the calls and frames of a closed log: its steps have been taken, and there are none any more."""
         for call in self._calls:
             # The caller's stream references its call: kept for long, it would keep all steps alive. The empty list, not
             # None, marks the call as decoded.
@@ -213,7 +213,7 @@ class StepLog:
                     return [running_step(call)]
                 # Its reader stopped at the last event, and has yet to close it, as litellm does: all is there.
                 end(call)
-            settle(call)
+            decode(call)
         except Exception as error:
             # A call that cannot be decoded must not cost the steps of the others.
             guard.failed("settle", call, error)

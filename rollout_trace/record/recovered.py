@@ -131,7 +131,7 @@ def _steps(pieces: Pieces) -> list[Step]:
         if call is not None:
             calls[name] = call
     for call in sorted(calls.values(), key=lambda one: one.began):
-        log.admit(call)
+        log.add(call)
     steps: dict[str, Step] = {}
     of_calls = (one for records in pieces.calls.values() for one in records)
     for record, texts in journal_records.texts_of([*of_calls, *pieces.of(form.STEPS)]):
@@ -145,10 +145,10 @@ def _steps(pieces: Pieces) -> list[Step]:
             call = calls.pop(name)
             _fill(call, texts[0], pieces.calls[name], pieces)
             # At once: the bytes of one call are held at a time.
-            log.settle(call)
+            log.decode(call)
     for call in calls.values():
         _fill(call, None, pieces.calls[call.id], pieces)
-        log.settle(call)
+        log.decode(call)
     # Each record has the rows of its own steps.
     share_rows(steps.values())
     # A stream of which only the beginning is there, since its end could not be written; its steps could be, later.

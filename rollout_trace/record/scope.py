@@ -200,7 +200,7 @@ def place(call: Call) -> None:
         trajectory = program.of_call(trajectory, datetime.fromtimestamp(call.started, timezone.utc))
         log = log_of(trajectory)
     # Refused: a trajectory closed meanwhile by another thread, or one of the process that this one was forked from.
-    if log is not None and trajectory is not None and log.admit(call):
+    if log is not None and trajectory is not None and log.add(call):
         call.agent = trajectory.name if bound is not None or frame is None else frame.agent or trajectory.name
         # A bound client may call inside a frame of another trajectory: that frame is about other calls.
         if frame is not None and frame.trajectory is trajectory:
@@ -209,7 +209,7 @@ def place(call: Call) -> None:
     guard.count("orphans")
     if _orphans.size == ORPHANS_KEPT:
         guard.count("orphans_dropped")
-    _orphans.admit(call)
+    _orphans.add(call)
     _warn(trajectory if log is None or log.is_ours else None)
 
 

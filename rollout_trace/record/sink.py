@@ -213,10 +213,10 @@ class Sink:
             if not self._kept:
                 guard.run_all("write", self._write_dropped)
 
-    def drain(self) -> None:
+    def write_waiting(self) -> None:
         """Writes the calls to the journal that had to be redacted first."""
         if self.journal is not None:
-            self.journal.drain()
+            self.journal.write_waiting()
 
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""

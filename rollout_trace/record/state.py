@@ -104,7 +104,7 @@ class TrajectoryState:
                 failed = failure
             # Other threads may read the steps without the lock from here on.
             self.closed_log = self.completion = None
-            log.forget()
+            log.clear()
             if failed is not None:
                 guard.failed("close", None, failed)
         finally:

@@ -85,7 +85,7 @@ class WriteQueue:
         return True
 
     def wake(self) -> None:
-        """Has the thread call ``drain``. Takes no lock: the garbage collector may be the caller."""
+        """Has the thread call ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
         self._items.put(None)
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -177,7 +177,7 @@ class WriteQueue:
 
     def _do(self, item: Episode | _Barrier | None) -> None:
         if item is None:
-            self._guarded(self._sink.drain)
+            self._guarded(self._sink.write_waiting)
             return
         if isinstance(item, Episode):
             self._guarded(self._write_ended, item)

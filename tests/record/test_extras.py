@@ -63,7 +63,7 @@ def test_extras_are_recovered_as_recorded(kind: str, tmp_path: Path) -> None:
     with journaled(journal) as trajectory:
         for protocol, one in exchanges():
             answer(protocol, one)
-        journal.drain()
+        journal.write_waiting()
         recorded = list(trajectory.steps)
         died(journal)
     assert all(sum(getattr(step, name) is not None for step in recorded) > 5 for name in EXTRAS)
