@@ -45,21 +45,18 @@ class Decoder:
     def submit(self, call: guard.HoldsFaults, size: int, decode: Callable[[], object]) -> bool:
         """Queues ``decode``, which decodes a call of ``size`` bytes; False where no thread can be had."""
         with self._lock:
-            if self._stopped or not self._start():
+            if self._stopped:
                 return False
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="rollout_trace decoder", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # No more threads, or the interpreter is ending.
+                    return False
+                self._thread = thread
             self.backlog += size
         self._queue.put(_Task(call, size, decode))
-        return True
-
-    def _start(self) -> bool:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="rollout_trace decoder", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                # No more threads, or the interpreter is ending.
-                return False
-            self._thread = thread
         return True
 
     def _run(self) -> None:

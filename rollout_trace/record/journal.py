@@ -148,14 +148,15 @@ def _safely(
 class TrajectoryJournal:
     """The part of one trajectory in the journal. No method raises, save under pytest, or waits for a lock."""
 
-    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_head", "_id",
+    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_head",
                  "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable", "_numbers",
-                 "_pin", "_runs", "_stores", "_trajectory")  # fmt: skip
+                 "_pin", "_runs", "_stores", "_trajectory", "id")  # fmt: skip
 
     def __init__(self, journal: Journal, trajectory: Trajectory) -> None:
         self._journal = journal
         self._trajectory = ref(trajectory)
-        self._id = trajectory.id
+        self.id = trajectory.id
+        """The trajectory's id in the journal: that of its opening."""
         self._generation = journal.files.generation
         self._pin = Pin()
         self._numbers = count()
@@ -192,11 +193,6 @@ class TrajectoryJournal:
     def is_whole(self) -> bool:
         """Whether all of the completed trajectory is in the journal. Not to be asked once the journal is closed."""
         return self._is_whole and self._is_ours and self._journal.files.has(self._pin)
-
-    @property
-    def id(self) -> str:
-        """The trajectory's id in the journal: that of its opening."""
-        return self._id
 
     @property
     def paths(self) -> list[Path]:
@@ -270,7 +266,7 @@ class TrajectoryJournal:
         self._fields_in_place()
         redactor = self._journal.redactor
         if redactor is not None:
-            run = redactor.apply(Trajectory(id=self._id, tool_runs=[run])).tool_runs[0]
+            run = redactor.apply(Trajectory(id=self.id, tool_runs=[run])).tool_runs[0]
         runs, self._missed_runs = [*self._missed_runs, tool_run_json(run)], []
         for one in runs:
             if self._write(form.TOOL_RUN, {"run": orjson.Fragment(one)}):
@@ -403,7 +399,7 @@ class TrajectoryJournal:
         return is_written and all(step.call_id in self._calls for step in steps)
 
     def _release(self) -> None:
-        self._journal.files.release(self._pin, form.pack(form.WRITTEN, dumps({"trajectory": self._id})))
+        self._journal.files.release(self._pin, form.pack(form.WRITTEN, dumps({"trajectory": self.id})))
 
     def _fields_in_place(self) -> None:
         """As ``_fields``, where nothing was set: looks only at what can be changed in place."""
@@ -446,7 +442,7 @@ class TrajectoryJournal:
 
     def _write(self, kind: int, head: dict[str, Any], blobs: list[bytes] | tuple[bytes, ...] = ()) -> bool:
         # By the time records are put in order: of two files that threads begin at once, either may be written to first.
-        head["trajectory"], head["at"] = self._id, time.perf_counter()
+        head["trajectory"], head["at"] = self.id, time.perf_counter()
         is_written = self._journal.files.append(form.pack(kind, cut_bytes(dumps(head)), blobs), self._pin)
         if self._is_done:
             # Finished by another thread meanwhile.

@@ -226,9 +226,10 @@ class Sink:
         lost = [*((kept.trajectory, kept.error) for kept in self._kept), *self._restored]
         self.lost += lost
         self._kept.clear()
-        guard.count("trajectories_lost", len(lost) + len(self.dropped) + len(self.unredacted))
-        if self.written_later or lost or self.dropped or self.unredacted:
-            guard.warn(self._account(len(lost)))
+        count = len(lost) + len(self.dropped) + len(self.unredacted)
+        guard.count("trajectories_lost", count)
+        if self.written_later or count:
+            guard.warn(self._account(len(lost), count))
 
     @property
     def has_lost(self) -> bool:
@@ -327,9 +328,8 @@ class Sink:
             error.args = (f"{error} {len(self.dropped)} more had no room in memory.{self._where()}",)
         return error
 
-    def _account(self, lost: int) -> str:
+    def _account(self, lost: int, count: int) -> str:
         later = self.written_later
-        total = later + lost + len(self.dropped) + len(self.unredacted)
         counts = [
             f"{later} {'was' if later == 1 else 'were'} written later" if later else "",
             f"{lost} {'is' if lost == 1 else 'are'} in the `lost` of the recording" if lost else "",
@@ -337,7 +337,7 @@ class Sink:
         ]
         told = ", ".join(filter(None, counts))
         where = self._where() if self.has_lost else ""
-        return f"{self.name}: {_trajectories(total)} could not be written at once: {told}.{where}"
+        return f"{self.name}: {_trajectories(later + count)} could not be written at once: {told}.{where}"
 
     def _reasons(self) -> str:
         """Why trajectories are lost that are not in ``lost``."""

@@ -48,7 +48,8 @@ class WriteQueue:
         self._items: queue.SimpleQueue[Episode | _Barrier | None] = queue.SimpleQueue()
         self._waiting: dict[int, Episode] = {}
         """Episodes with running calls."""
-        self._bytes = 0
+        self.backlog = 0
+        """Bytes of closed trajectories that wait to be written, roughly."""
         # Reentrant, for the same reason.
         self._changed = threading.Condition(threading.RLock())
         self._thread: threading.Thread | None = None
@@ -60,11 +61,6 @@ class WriteQueue:
         self._sink.reset()
         self.must_wait = True
 
-    @property
-    def backlog(self) -> int:
-        """Bytes of closed trajectories that wait to be written, roughly."""
-        return self._bytes
-
     def put(self, episode: Episode) -> bool:
         """Queues an episode, and waits where too many bytes are queued already; False once ``stop`` was called."""
         # Before anything looks at whether a call runs: no end may be missed.
@@ -73,7 +69,7 @@ class WriteQueue:
         with self._changed:
             if self.is_stopping:
                 return False
-            self._bytes += episode.size
+            self.backlog += episode.size
             has_thread = self.start()
             self._items.put(episode)
         if not has_thread:
@@ -121,7 +117,7 @@ class WriteQueue:
         return barrier.reached.wait(timeout)
 
     def _wait_for_room(self) -> None:
-        if self._bytes <= QUEUE_LIMIT or threading.current_thread() is self._thread:
+        if self.backlog <= QUEUE_LIMIT or threading.current_thread() is self._thread:
             return
         guard.warn_once(
             "slow-target",
@@ -130,7 +126,7 @@ class WriteQueue:
         )
         with self._changed:
             # At the end of the process the time is bounded, by what runs it.
-            while self._bytes > QUEUE_LIMIT and not self._sink.is_failing and not process_end.is_running():
+            while self.backlog > QUEUE_LIMIT and not self._sink.is_failing and not process_end.is_running():
                 self._changed.wait(1.0)
 
     def start(self) -> bool:
@@ -192,7 +188,7 @@ class WriteQueue:
         if episode.is_written:
             return
         # Agents come first as long as the thread keeps up with them.
-        set_polite(self._bytes < POLITE_LIMIT)
+        set_polite(self.backlog < POLITE_LIMIT)
         give_way()
         if not episode.is_running:
             self._waiting.pop(id(episode), None)
@@ -212,7 +208,7 @@ class WriteQueue:
         """Counts the episode's bytes as no longer queued; a second call does nothing."""
         with self._changed:
             if episode.is_queued:
-                self._bytes -= episode.size
+                self.backlog -= episode.size
                 episode.is_queued = False
                 self._changed.notify_all()
 
