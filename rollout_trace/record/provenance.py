@@ -137,7 +137,11 @@ def provenance() -> dict[str, Any]:
         elif _collected["pid"] != os.getpid():
             # Forked: the folder and its commit are as they were.
             _collected = {**_collected, **_of_process()}
-        found = {**_collected, "packages": _packages()}
+        for module in _PACKAGES:
+            if module not in _versions and module in sys.modules:
+                _versions[module] = _version(module)
+        packages = {_PACKAGES[module]: version for module, version in _versions.items() if version is not None}
+        found = {**_collected, "packages": packages}
     # Copies: they are the trajectory's own. Keys are cut out of them as out of its other fields.
     found["command"] = list(found["command"])
     if found["git"] is None:
@@ -186,14 +190,6 @@ def _git_here() -> dict[str, Any] | None:
         return git_state(os.getcwd())
     except Exception:  # The folder is gone, or `.git` holds what git never writes.
         return None
-
-
-def _packages() -> dict[str, str]:
-    """Versions of the known packages that are imported so far."""
-    for module in _PACKAGES:
-        if module not in _versions and module in sys.modules:
-            _versions[module] = _version(module)
-    return {_PACKAGES[module]: version for module, version in _versions.items() if version is not None}
 
 
 def _version(module: str) -> str | None:

@@ -223,10 +223,9 @@ class recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._was_ended():
-            return
-        self._stop()
-        self._raise_lost(error)
+        if not self._was_ended():
+            self._stop()
+            self._raise_lost(error)
 
     async def __aenter__(self) -> Writer:
         return self.__enter__()

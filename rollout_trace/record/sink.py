@@ -221,7 +221,7 @@ class Sink:
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
         if self._kept or self.dropped:
-            guard.run_all("write", self._write_kept, self._restore, self._count_journaled)
+            guard.run_all("write", self._write_kept, self._restore)
         guard.run_all("write", self.close)
         lost = [*((kept.trajectory, kept.error) for kept in self._kept), *self._restored]
         self.lost += lost
@@ -249,9 +249,11 @@ class Sink:
         for name, trajectory in self._from_journal() if refusal is not None else ():
             size += self.dropped[name].size
             if size > KEEP_LIMIT:
-                return
+                break
             del self.dropped[name]
             self._restored.append((trajectory, refusal or WriteError()))
+        # Before the journal is closed, which lets go of its files.
+        self._in_journal += sum(kept.member.whole_journal is not None for kept in self._kept)
 
     def _write_dropped(self) -> OSError | None:
         """Writes what memory had no room for, out of the journal; returns the file system's error at the first."""
@@ -276,10 +278,6 @@ class Sink:
         for key, trajectory in kept_trajectories(paths, journals):
             yield journals[key][0], trajectory
 
-    def _count_journaled(self) -> None:
-        # Before the journal is closed, which lets go of its files.
-        self._in_journal += sum(kept.member.whole_journal is not None for kept in self._kept)
-
     def _write_kept(self) -> None:
         while self._kept:
             kept = self._kept.popleft()
@@ -295,9 +293,18 @@ class Sink:
 
     def write_error(self) -> WriteError:
         """The exception for leaving the recording's block, if something is lost."""
-        if not (self.lost or self.dropped or self.unredacted):
+        missing = [*self.dropped, *self.unredacted]
+        if self.lost:
+            open_writer = getattr(self.writer, "same_options", None)
+            error = WriteError.summary(self.lost, self.name, None if open_writer is None else open_writer())
+            if self.dropped:
+                error.args = (f"{error} {len(self.dropped)} more had no room in memory.{self._where()}",)
+        elif missing:
+            which = f"the first is {missing[0]}" if len(missing) > 1 else f"it is {missing[0]}"
+            what = f"{_trajectories(len(missing))} could not be written to {self.name} ({self._reasons()})"
+            error = WriteError(f"{what}; {which}.{self._where()}")
+        else:
             return WriteError(self._not_uploaded())
-        error = self._of_trajectories()
         if self._unsent:
             error.args = (f"{error} {self._not_uploaded()}",)
         return error
@@ -314,19 +321,6 @@ class Sink:
             f"({guard.describe(unsent[0].error)}). Nothing is lost: they are in {folder}, and "
             f"rt.recover({self.name!r}, write=True) uploads them{option}."
         )
-
-    def _of_trajectories(self) -> WriteError:
-        if not self.lost:
-            missing = [*self.dropped, *self.unredacted]
-            count = len(missing)
-            which = f"the first is {missing[0]}" if count > 1 else f"it is {missing[0]}"
-            what = f"{_trajectories(count)} could not be written to {self.name} ({self._reasons()})"
-            return WriteError(f"{what}; {which}.{self._where()}")
-        open_writer = getattr(self.writer, "same_options", None)
-        error = WriteError.summary(self.lost, self.name, None if open_writer is None else open_writer())
-        if self.dropped:
-            error.args = (f"{error} {len(self.dropped)} more had no room in memory.{self._where()}",)
-        return error
 
     def _account(self, lost: int, count: int) -> str:
         later = self.written_later

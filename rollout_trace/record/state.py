@@ -197,7 +197,8 @@ _CACHE = (
 
 def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | None:
     """What a closed trajectory lacks, and the likely remedy; None if nothing is wrong."""
-    if not trajectory.steps:
+    steps = trajectory.steps
+    if not steps:
         died = trajectory.error is not None or trajectory.status == "aborted"
         closed_children = [child for child in trajectory._children if child.parent_id == trajectory.id]
         if died or len(closed_children) < children_opened or any(child.steps for child in trajectory._children):
@@ -214,7 +215,7 @@ def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | 
             "rt.wrap_openai(client). A framework needs its hook, and its model record(llm). A thread needs "
             f"rt.instrument() or rt.propagate(function).{scored}",
         )
-    codes = [None if step.token_issue is None else step.token_issue.code for step in trajectory.steps]
+    codes = [None if step.token_issue is None else step.token_issue.code for step in steps]
     if "not_on_wire" in codes and {"not_on_wire", "cached"}.issuperset(codes):
         unseen = (
             "no model call of it was seen on the wire: its steps are what a framework's hook said, without token ids"
