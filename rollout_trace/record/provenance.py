@@ -11,12 +11,13 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from rollout_trace._forks import renew_lock_after_fork
 from rollout_trace._version import __version__
@@ -46,6 +47,8 @@ COLLECTED = frozenset(
 )  # fmt: skip
 """The names that ``environment`` refuses: they are collected."""
 
+_copy: Callable[[dict[str, Any]], dict[str, Any]] = to_builtins
+"""Copies a value that JSON can hold."""
 _lock = threading.RLock()
 _own: dict[str, Any] = {}
 """What the user added. Replaced as a whole, never changed: trajectories refer to it."""
@@ -87,7 +90,7 @@ def environment(**values: Any) -> dict[str, Any]:
             else:
                 own[name] = value
         _own = own
-    return deepcopy(own)
+    return _copy(own)
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -118,14 +121,14 @@ class Pending:
 
     def __call__(self) -> dict[str, Any]:
         """The whole environment. What is to be collected is collected now, unless it has been."""
-        return {**provenance(), **deepcopy(self._own)}
+        return {**provenance(), **_copy(self._own)}
 
     def so_far(self) -> dict[str, Any]:
         """What needs no collecting: the versions, what the user added, and what has been collected already."""
         known = _collected
         if known is not None and known["pid"] == os.getpid():
             return self()
-        return {**versions(), "pid": os.getpid(), **deepcopy(self._own)}
+        return {**versions(), "pid": os.getpid(), **_copy(self._own)}
 
 
 def provenance() -> dict[str, Any]:

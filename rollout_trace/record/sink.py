@@ -246,14 +246,16 @@ class Sink:
         """Writes what memory had no room for, or takes it back, to be lost with the rest."""
         refusal = self._write_dropped() if not self._kept else self._kept[-1].error
         size = self._kept_bytes
-        for name, trajectory in self._from_journal() if refusal is not None else ():
-            size += self.dropped[name].size
-            if size > KEEP_LIMIT:
-                break
-            del self.dropped[name]
-            self._restored.append((trajectory, refusal or WriteError()))
-        # Before the journal is closed, which lets go of its files.
-        self._in_journal += sum(kept.member.whole_journal is not None for kept in self._kept)
+        try:
+            for name, trajectory in self._from_journal() if refusal is not None else ():
+                size += self.dropped[name].size
+                if size > KEEP_LIMIT:
+                    break
+                del self.dropped[name]
+                self._restored.append((trajectory, refusal or WriteError()))
+        finally:
+            # Before the journal is closed, which lets go of its files.
+            self._in_journal += sum(kept.member.whole_journal is not None for kept in self._kept)
 
     def _write_dropped(self) -> OSError | None:
         """Writes what memory had no room for, out of the journal; returns the file system's error at the first."""
