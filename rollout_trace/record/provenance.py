@@ -319,8 +319,9 @@ def git_state(folder: str | os.PathLike[str], *, timeout: float = DIRTY_TIMEOUT)
     if git_folder is None:
         return None
     commit, branch = _head(git_folder)
-    dirty = None if commit is None else _is_dirty(folder, timeout)
-    found = {"commit": commit, "branch": branch, "dirty": dirty}
+    question = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules")
+    changes = None if commit is None else _git(*question, folder=folder, timeout=timeout)
+    found = {"commit": commit, "branch": branch, "dirty": None if changes is None else bool(changes.strip())}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -376,12 +377,6 @@ def _packed(folder: Path, reference: str) -> str | None:
             return next((line[: -len(reference) - 2] for line in lines if line.endswith(f" {reference}\n")), None)
     except OSError:
         return None
-
-
-def _is_dirty(folder: str | os.PathLike[str], timeout: float) -> bool | None:
-    question = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules")
-    changes = _git(*question, folder=folder, timeout=timeout)
-    return None if changes is None else bool(changes.strip())
 
 
 def _git(*arguments: str, folder: str | os.PathLike[str], timeout: float) -> str | None:
