@@ -19,7 +19,7 @@ import pytest
 from rollout_trace import guard
 from rollout_trace.clients import ask as asking
 from rollout_trace.clients import detect
-from rollout_trace.record import place
+from rollout_trace.record import scope
 from rollout_trace.record.log import StepLog
 
 ROOT = Path(__file__).parent
@@ -109,4 +109,4 @@ def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_logged_keys", set())
     monkeypatch.setattr(asking, "_refusals", {})
     monkeypatch.setattr(detect, "_searches", {})
-    monkeypatch.setattr(place, "_orphans", StepLog(keep=place.ORPHANS_KEPT))
+    monkeypatch.setattr(scope, "_orphans", StepLog(keep=scope.ORPHANS_KEPT))

@@ -74,13 +74,13 @@ if TYPE_CHECKING:
     from rollout_trace.record.context import reward as reward
     from rollout_trace.record.context import trajectory as trajectory
     from rollout_trace.record.frames import tool_run as tool_run
-    from rollout_trace.record.place import orphans as orphans
     from rollout_trace.record.provenance import environment as environment
     from rollout_trace.record.provenance import file_sha256 as file_sha256
     from rollout_trace.record.recording import recording as recording
+    from rollout_trace.record.recovered import RecoveryReport as RecoveryReport
     from rollout_trace.record.recovery import Recovered as Recovered
     from rollout_trace.record.recovery import recover as recover
-    from rollout_trace.record.recovery_output import RecoveryReport as RecoveryReport
+    from rollout_trace.record.scope import orphans as orphans
     from rollout_trace.train.checks import Finding as Finding
     from rollout_trace.train.comparison import Comparison as Comparison
     from rollout_trace.train.comparison import compare as compare
@@ -134,7 +134,7 @@ _HOMES = {
     "rollout_trace.train.groups": ("Group", "groups", "run_advantages"),
     "rollout_trace.guard": ("Stats", "stats"),
     "rollout_trace.integration.installed": ("Integration", "integrations"),
-    "rollout_trace.record.place": ("orphans",),
+    "rollout_trace.record.scope": ("orphans",),
     "rollout_trace.record.provenance": ("environment", "file_sha256"),
     "rollout_trace.data.extras": ("ExtraIssue", "PolicySpan", "SamplingMask", "TopTokens"),
     "rollout_trace.data.model": (
@@ -155,7 +155,7 @@ _HOMES = {
     "rollout_trace.process.instrument": ("Instrumentation", "instrument"),
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("Recovered", "recover"),
-    "rollout_trace.record.recovery_output": ("RecoveryReport",),
+    "rollout_trace.record.recovered": ("RecoveryReport",),
     "rollout_trace.train.retokenize": ("RetokenizeReport",),
     "rollout_trace.train.selection": ("SequenceOptions",),
     "rollout_trace.train.sequence": ("Placeholder", "Sequence", "SequenceReport", "Sequences"),

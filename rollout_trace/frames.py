@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rollout_trace.record.frames import AgentFrame, ToolFrame, guarded
-from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame, guarded
 from rollout_trace.record.scope import Frame, active, current_scope, enter, entered, here
 
 __all__ = [

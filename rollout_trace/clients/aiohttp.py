@@ -24,7 +24,7 @@ from rollout_trace.clients.tee import added_chunks
 from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Settings
 
 
 def recorded_request(base: Any, settings: Settings) -> Any:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from rollout_trace.clients.common import wrap
-from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.record.call import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.protocols import protocol_at
 
 C = TypeVar("C")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.record.settings import Refusal
+from rollout_trace.record.call import Refusal
 from rollout_trace.wire.engine import NO_TOP_K, lacks_top_k, value_at, wishes_for
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.lenient import loads

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from rollout_trace.clients import google, httpx, stainless
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.call import Settings
 
 C = TypeVar("C")
 ClientKind: TypeAlias = Literal["sync", "async"]

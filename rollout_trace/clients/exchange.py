@@ -23,8 +23,7 @@ from rollout_trace.wire.added_chunks import answers_to
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from rollout_trace.record.call import Call
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Call, Settings
 
 
 class Exchange:

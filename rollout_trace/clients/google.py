@@ -22,7 +22,7 @@ from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.recorder import HTTPStatusError, ResponseHead, is_inside
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import Ender, tee
-from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.record.call import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.protocols import protocol_at
 
 if TYPE_CHECKING:

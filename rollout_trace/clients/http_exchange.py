@@ -21,8 +21,7 @@ from rollout_trace.wire.protocols import has_keys, protocol_of_path
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from rollout_trace.record.call import Call
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Call, Settings
 
 _DIGESTS = (
     "content-md5",

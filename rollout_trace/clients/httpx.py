@@ -16,7 +16,7 @@ from rollout_trace.clients.exchange import content_of
 from rollout_trace.clients.http_exchange import HTTPExchange, recorded, recorded_async
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import StreamRefused, added_chunks, hide_added, read_ahead, read_ahead_async, tee
-from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.record.call import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.engine import Engine, resolve
 from rollout_trace.wire.profiles import AUTO
 from rollout_trace.wire.protocols import RECORDS, protocol_at

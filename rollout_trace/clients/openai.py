@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollout_trace.clients.common import wrap
 from rollout_trace.clients.httpx import protocol_of as protocol_of
-from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.record.call import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.engine import resolve
 
 if TYPE_CHECKING:

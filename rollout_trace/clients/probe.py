@@ -14,8 +14,8 @@ from rollout_trace.clients.common import client_kind, wrap
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.probe_report import ProbeCall, ProbeReport, ProtocolProbe, extras_of, report_of
 from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.record.call import Settings
 from rollout_trace.record.log import StepLog
-from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import TrajectoryState
 from rollout_trace.wire.engine import SGLANG_GENERATE, VLLM_GENERATE, Engine, path_of, resolve
 from rollout_trace.wire.profiles import AUTO, EngineProfile

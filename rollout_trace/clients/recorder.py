@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.record.call import Call, Failure, drain, end
-from rollout_trace.record.place import place
+from rollout_trace.record.scope import place
 from rollout_trace.wire.protocols import model_in_path
 
 if TYPE_CHECKING:
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Settings
 
 current: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
 """The call that this context is sending: set while an SDK's ``request``, or an HTTP library's ``send``, runs, until its

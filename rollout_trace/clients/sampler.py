@@ -22,7 +22,7 @@ from rollout_trace import guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.recorder import current, is_inside
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.record.settings import Settings, check_call_bytes
+from rollout_trace.record.call import Settings, check_call_bytes
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode

@@ -21,7 +21,7 @@ from rollout_trace.clients import stainless_calls as calls
 from rollout_trace.clients.recorder import current
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import read_ahead, read_ahead_async
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.call import Settings
 
 _MARK = "_rollout_trace_settings"
 _recording: ClassSwap[Settings] = ClassSwap(_MARK)

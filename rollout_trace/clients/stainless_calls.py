@@ -22,8 +22,7 @@ from rollout_trace.wire.profiles import AUTO
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollout_trace.record.call import Call
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Call, Settings
 
 
 class Request(Exchange):

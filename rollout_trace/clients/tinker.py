@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from rollout_trace import guard
 from rollout_trace.clients import recorder, sampler
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
-from rollout_trace.record.settings import MAX_CALL_BYTES
+from rollout_trace.record.call import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import EngineProfile
 
 if TYPE_CHECKING:

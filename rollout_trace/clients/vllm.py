@@ -15,7 +15,7 @@ from rollout_trace import guard
 from rollout_trace.clients import recorder, sampler, vllm_json
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
 from rollout_trace.clients.tee import Ender
-from rollout_trace.record.settings import MAX_CALL_BYTES
+from rollout_trace.record.call import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import profile
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from rollout_trace.collection.rollout import Rollout
 from rollout_trace.collection.tasks import recorded_task
 from rollout_trace.data import episodes
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.record import carry, lifecycle, sink
-from rollout_trace.record.destination import change_family
+from rollout_trace.record import context, lifecycle, sink
+from rollout_trace.record.episode import change_episode, closed_inside
 from rollout_trace.record.recording import recording
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
@@ -56,7 +56,7 @@ class Worker:
         """By the id of each of their trajectories."""
         self._logs = RolloutLogs(work.logs)
         self._opened = ExitStack()
-        self._here = carry.NOTHING
+        self._here = context.NOTHING
         self.recording: recording | None = None
 
     def open(self) -> None:
@@ -80,7 +80,7 @@ class Worker:
             # Last, so that it ends first. In a context of its own: the caller's recording stays what it was.
             output = recording(self._work.output, **self._work.recording)
             contextvars.copy_context().run(opened.enter_context, output)
-            self.recording, self._here = output, carry.Carried(None, None, output)
+            self.recording, self._here = output, context.Carried(None, None, output)
             self._opened = opened.pop_all()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Worker:
         # Agents that never wait leave the thread that writes little time: what they recorded would fill the memory.
         while self.recording is not None and self.recording.backlog > BACKLOG:
             await asyncio.sleep(_POLL)
-        carry.switch(self._here)
+        context.switch(self._here)
         trajectory = _opened(job)
         current_scope.set(trajectory)
         log = self._logs.begin(job, trajectory.id)
@@ -119,11 +119,11 @@ class Worker:
             kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
             will_retry = self._work.retries.applies(kinds, job.failures + 1)
             if will_retry:
-                change_family(trajectory, episodes.supersede)
+                change_episode(trajectory, episodes.supersede)
         except BaseException as interruption:
             # Cut, by Ctrl-C or the end of the run: the next one makes it again.
             error = interruption
-            change_family(trajectory, episodes.supersede)
+            change_episode(trajectory, episodes.supersede)
             raise
         finally:
             _identify(trajectory, job, will_retry=will_retry)
@@ -167,7 +167,7 @@ class Worker:
 
     def _finish(self, trajectory: Trajectory, error: BaseException | None) -> None:
         current_scope.set(None)
-        family = [trajectory, *trajectory._children]
+        family = closed_inside(trajectory)
         together = _Family(len(family), [])
         self._families.update((one.id, together) for one in family)
         lifecycle.finish(trajectory, None, error)
@@ -246,7 +246,7 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
         current_scope.set(trajectory)
         _give_rewards(judge, trajectory)
         if not lifecycle.discard(judge, trajectory):
-            change_family(judge, episodes.leave_out)
+            change_episode(judge, episodes.leave_out)
             lifecycle.finish(judge, trajectory, error)
     if error is None:
         return ended.result

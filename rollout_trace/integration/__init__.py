@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from rollout_trace.record.call import Call as Call
     from rollout_trace.record.context import current as current
     from rollout_trace.record.context import propagate as propagate
-    from rollout_trace.record.destination import recording_here as recording_here
     from rollout_trace.record.frames import AgentFrame as AgentFrame
+    from rollout_trace.record.frames import ModelFrame as ModelFrame
     from rollout_trace.record.frames import ToolFrame as ToolFrame
     from rollout_trace.record.frames import guarded as guarded
-    from rollout_trace.record.model_frame import ModelFrame as ModelFrame
+    from rollout_trace.record.lifecycle import recording_here as recording_here
     from rollout_trace.record.recording import recording as recording
     from rollout_trace.record.recording import set_current_recording as set_current_recording
     from rollout_trace.record.scope import Frame as Frame
@@ -67,15 +67,14 @@ _HOMES = {
     # Declaring the package of an integration.
     "rollout_trace.integration.installed": ("About", "framework_missing", "lazy_package"),
     # Frames, and the context they are entered in.
-    "rollout_trace.record.frames": ("AgentFrame", "ToolFrame", "guarded"),
-    "rollout_trace.record.model_frame": ("ModelFrame",),
+    "rollout_trace.record.frames": ("AgentFrame", "ModelFrame", "ToolFrame", "guarded"),
     "rollout_trace.record.scope": ("Frame", "active", "current_scope", "enter", "entered"),
     "rollout_trace.record.context": ("current", "propagate"),
     # `report_failure`: of the integration itself.
     "rollout_trace.integration.generators": ("report_failure", "run_async_generator", "run_generator"),
     "rollout_trace.integration.values": ("snapshot",),
     # Files that the integration opens itself, beside the framework's own.
-    "rollout_trace.record.destination": ("recording_here",),
+    "rollout_trace.record.lifecycle": ("recording_here",),
     "rollout_trace.record.recording": ("recording", "set_current_recording"),
     # Clients inside the framework's models, and objects without hooks.
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),

@@ -8,11 +8,11 @@ from rollout_trace.clients import google, stainless
 from rollout_trace.clients.anthropic import wrap_anthropic
 from rollout_trace.clients.common import client_kind
 from rollout_trace.clients.openai import wrap_openai
-from rollout_trace.record import silence
+from rollout_trace.record import state
 from rollout_trace.wire.engine import resolve
 
 if TYPE_CHECKING:
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Settings
     from rollout_trace.wire.engine import Engine
     from rollout_trace.wire.profiles import EngineName
 
@@ -45,7 +45,7 @@ def is_left_to_process(engine: object) -> bool:
     A client that was made before ``rt.instrument()`` gets the process's settings with its next request. Wrapped without
     an engine, it would be asked for no ids.
     """
-    return engine is None and silence.is_instrumented()
+    return engine is None and state.is_instrumented()
 
 
 def record_client(client: Any, *, engine: EngineName | Engine | None = None, keep_bytes: bool = False) -> bool:

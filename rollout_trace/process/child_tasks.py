@@ -53,8 +53,8 @@ class Task:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         inherit(self.variables)
         # Looked up, not imported. A process that was forked has the trajectory of its original as the current one.
-        carry = sys.modules.get("rollout_trace.record.carry")
-        before = None if carry is None else carry.switch(carry.NOTHING)
+        context = sys.modules.get("rollout_trace.record.context")
+        before = None if context is None else context.switch(context.NOTHING)
         begun = ancestry.begin_task(ancestry.parse(self.variables.get(ancestry.PARENT)))
         ended_by: BaseException | None = None
         try:
@@ -66,8 +66,8 @@ class Task:
         finally:
             ancestry.end_task(begun, ended_by)
             ended_by = None
-            if carry is not None:
-                carry.switch(before)
+            if context is not None:
+                context.switch(before)
 
     def __repr__(self) -> str:
         return repr(self.function)
@@ -85,9 +85,9 @@ def inherit(variables: Mapping[str, str]) -> None:
         sitecustomize.wait(frozenset(["rollout_trace"]))
         # What is recorded from now on goes to their file, where the recorder was started with another one. Looked up,
         # not imported: a process that calls no model has it not.
-        fallback, output = sys.modules.get("rollout_trace.record.fallback"), variables.get(ancestry.OUTPUT)
-        if fallback is not None and output is not None and fallback.path() not in (None, output):
-            fallback.use(output)
+        lifecycle, output = sys.modules.get("rollout_trace.record.lifecycle"), variables.get(ancestry.OUTPUT)
+        if lifecycle is not None and output is not None and lifecycle.fallback_path() not in (None, output):
+            lifecycle.use_fallback(output)
     except Exception as error:
         from rollout_trace import guard
 

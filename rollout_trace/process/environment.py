@@ -148,7 +148,7 @@ def _parent() -> Ancestor | None:
         return ancestry.ancestor()
     episode, state = episode_of(here), state_of(here)
     if state is not None and state.recording is not None:
-        state.recording.elsewhere.started.add(episode)
+        state.recording.others.started.add(episode)
     return Ancestor(episode, here.id, log.last_step_id())
 
 

@@ -17,7 +17,7 @@ from rollout_trace.process.libraries import LIBRARIES, RecordedClients
 from rollout_trace.process.litellm import FRAMEWORKS
 from rollout_trace.process.options import Options
 from rollout_trace.process.patches import Handle, Part, Patches
-from rollout_trace.record import lifecycle, silence
+from rollout_trace.record import lifecycle, state
 
 if TYPE_CHECKING:
     from rollout_trace.wire.engine import Engine
@@ -90,7 +90,7 @@ class Instrumentation(Handle):
 
     def _begin(self) -> None:
         options.push(self._options)
-        silence.is_instrumented = options.is_active
+        state.is_instrumented = options.is_active
         if watch.look not in lifecycle.before_opening:
             lifecycle.before_opening.append(watch.look)
 

@@ -44,12 +44,12 @@ def start(ends_process: bool = False) -> None:
     is_started = True
     from rollout_trace.process import exits
     from rollout_trace.process.instrument import instrument
-    from rollout_trace.record import fallback, lifecycle, process_end, program, tally
+    from rollout_trace.record import lifecycle, process_end, program, tally
 
     if ends_process:
         process_end.leave_atexit()
     lifecycle.warns_of_missing_ids = "ROLLOUT_TRACE_FIRST" not in os.environ
-    fallback.use(output)
+    lifecycle.use_fallback(output)
     tally.start()
     program.start()
     exits.watch()

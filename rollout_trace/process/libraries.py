@@ -17,7 +17,7 @@ from rollout_trace import guard
 from rollout_trace.clients import aiohttp, httpx, lm15, requests, stainless
 from rollout_trace.process.options import HTTP
 from rollout_trace.process.patches import Patches
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.call import Settings
 
 
 class RecordedClients:

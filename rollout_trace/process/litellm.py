@@ -25,7 +25,7 @@ from rollout_trace import guard
 from rollout_trace.data.model import Step
 from rollout_trace.process.patches import Patches
 from rollout_trace.record import program
-from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.frames import ModelFrame
 from rollout_trace.record.scope import active
 from rollout_trace.wire import decode
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from rollout_trace.clients import anthropic, openai
 from rollout_trace.clients.detect import by_host
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.call import Settings
 from rollout_trace.wire.engine import resolve
 from rollout_trace.wire.profiles import AUTO
 from rollout_trace.wire.protocols import protocol_of_path

@@ -10,8 +10,9 @@ from typing import Any
 
 from rollout_trace.guard import hidden_frame
 from rollout_trace.process.patches import Patches, wrapping
-from rollout_trace.record import carry, place
-from rollout_trace.record.carry import Carried
+from rollout_trace.record import context as contexts
+from rollout_trace.record import scope
+from rollout_trace.record.context import Carried
 
 _OWN_THREADS = "rollout_trace "
 """Names of the recorder's own threads begin with this; they serve all trajectories."""
@@ -33,13 +34,13 @@ class Task:
         self.context = context
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        before = carry.switch(self.context)
+        before = contexts.switch(self.context)
         try:
             with hidden_frame:
                 return self.function(*args, **kwargs)
         finally:
             # A pool's thread waits for its next task then: it must not hold the trajectory of this one.
-            carry.switch(before)
+            contexts.switch(before)
 
     def __repr__(self) -> str:
         return repr(self.function)
@@ -63,17 +64,17 @@ class Run:
         self.remove()
         run = self.run
         del self.run
-        before = carry.present()
+        before = contexts.present()
         # The new context of free-threaded Python 3.14, or one given to the thread, has them already.
-        if carry.worth_carrying() is None:
-            carry.switch(self.context)
+        if contexts.worth_carrying() is None:
+            contexts.switch(self.context)
         del self.context
         try:
             with hidden_frame:
                 run()
         finally:
             # The context may be one that was given to the thread, and go on to exist.
-            carry.switch(before)
+            contexts.switch(before)
 
     def remove(self) -> None:
         """Gives the thread back the ``run`` that it had."""
@@ -91,22 +92,22 @@ class Run:
 
 def with_nothing_current(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Calls what starts the threads of a pool: they outlive the trajectory, and run the tasks of others."""
-    before = carry.switch(carry.NOTHING)
+    before = contexts.switch(contexts.NOTHING)
     try:
         with hidden_frame:
             return function(*args, **kwargs)
     finally:
-        carry.switch(before)
+        contexts.switch(before)
 
 
 def begin(patches: Patches) -> None:
     """From now on, the warning of a call outside of every trajectory has the remedies for an instrumented process."""
-    place.threads_carry = True
-    patches.on_undo(lambda: setattr(place, "threads_carry", False))
+    scope.threads_carry = True
+    patches.on_undo(lambda: setattr(scope, "threads_carry", False))
 
 
 def _start(original: Callable[..., None], thread: threading.Thread) -> None:
-    context = carry.worth_carrying()
+    context = contexts.worth_carrying()
     if context is None or _is_of_a_pool(thread):
         with hidden_frame:
             return original(thread)
@@ -131,7 +132,7 @@ def _is_of_a_pool(thread: threading.Thread) -> bool:
 
 
 def _submit(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    context = carry.worth_carrying()
+    context = contexts.worth_carrying()
     with hidden_frame:
         if context is None:
             return original(pool, fn, *args, **kwargs)
@@ -142,7 +143,7 @@ def _submit(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], /, 
 
 def _add_done_callback(original: Callable[..., None], future: Any, fn: Callable[..., Any]) -> None:
     # Callbacks submit further tasks (joblib does). That of asyncio only wakes its loop.
-    context = carry.worth_carrying()
+    context = contexts.worth_carrying()
     if context is not None and getattr(fn, "__module__", None) != "asyncio.futures":
         fn = Task(fn, context)
     with hidden_frame:
@@ -162,7 +163,7 @@ the positions are those of the callbacks of its result and of its exception."""
 def _pool_method(
     callbacks: tuple[int, ...], original: Callable[..., Any], pool: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
-    if carry.worth_carrying() is not None:
+    if contexts.worth_carrying() is not None:
         # The callbacks too, which run in a thread of the pool: joblib submits its next tasks there.
         args, kwargs = with_callables(args, kwargs, callbacks, carried_callback, carried_callback)
     with hidden_frame:
@@ -191,7 +192,7 @@ def with_callables(
 
 def carried_callback(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that runs with what is current now."""
-    context = carry.worth_carrying()
+    context = contexts.worth_carrying()
     return function if context is None else Task(function, context)
 
 

@@ -26,18 +26,8 @@ _DONE = re.compile(rb"\ndata: ?\[DONE\]")
 class KeptBytes:
     """The bytes of a call's latest attempt. ``Call`` derives from it."""
 
-    __slots__ = (
-        "_checked",
-        "_tail",
-        "chunks",
-        "held",
-        "is_decompressed",
-        "left_out",
-        "limit",
-        "mark",
-        "request",
-        "request_left_out",
-    )
+    __slots__ = ("_checked", "_tail", "chunks", "held", "is_decompressed", "left_out", "limit", "mark", "request",
+                 "request_left_out")  # fmt: skip
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -107,7 +97,10 @@ class KeptBytes:
             # The latest chunk; once some bytes were left out all of it is, or the stream would have a gap.
             chunk = self.chunks.pop()
             kept = chunk[: max(len(chunk) - (self.held - self.limit), 0)]
-            self._leave_out(chunk[len(kept) :])
+            rest = chunk[len(kept) :]
+            self.held -= len(rest)
+            self.left_out += len(rest)
+            self._tail = (self._tail + rest[-_TAIL:])[-_TAIL:]
             if kept:
                 self.chunks.append(kept)
         self.mark = self.limit if self.left_out else min(self.held + PIECE, self.limit)
@@ -138,11 +131,6 @@ class KeptBytes:
             unpacked = f"unpack to more than {UNPACKED * self.limit:,}, and the first {self.limit:,} of them are read"
             parts.append(f"{self.held:,} bytes of the response {unpacked}")
         return f"{'; '.join(parts)} (max_call_bytes is {self.limit:,})." if parts else None
-
-    def _leave_out(self, rest: bytes) -> None:
-        self.held -= len(rest)
-        self.left_out += len(rest)
-        self._tail = (self._tail + rest[-_TAIL:])[-_TAIL:]
 
     def _remove_comments(self) -> None:
         """Removes the comment lines from the chunks since ``_checked``, which then come before it."""

@@ -1,18 +1,19 @@
-"""A running call: timestamps and raw bytes. Nothing is decoded before it has ended."""
+"""A running call: timestamps, raw bytes, and the settings of its client. Nothing is decoded before it has ended."""
 
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.counts import COST_HEADER
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
 from rollout_trace.record.bounds import KeptBytes
@@ -20,27 +21,77 @@ from rollout_trace.record.decoder import decoder
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-    from rollout_trace.record.settings import Refusal, Settings
+    from rollout_trace.data.model import LogprobsMode, Step
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.wire.engine import Engine
+    from rollout_trace.wire.profiles import EngineProfile
+
+
+MAX_CALL_BYTES = 64 * 1024 * 1024
+"""The default of ``Settings.max_call_bytes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one wrapped class."""
+
+    protocol_of: Callable[[str, str], str | None]
+    """From HTTP method and path to the protocol; None for requests that do not generate."""
+    engine: EngineProfile | None = None
+    """The engine whose capture fields are added to requests; None sends what the caller sends."""
+    keep_bytes: bool = False
+    """Whether steps keep the request and response bodies."""
+    trajectory: Callable[[], Trajectory | None] | None = None
+    """Weak reference to the trajectory that the client is bound to; None if the context decides."""
+    logprobs_mode: LogprobsMode | None = None
+    """Distribution of the server's logprobs, if the user set it: it overrides the default of the engine."""
+    max_call_bytes: int = MAX_CALL_BYTES
+    """Most bytes that are kept of a request body, and of a response body as it arrives."""
+    wishes: Engine | None = None
+    """What is asked for beside ids and logprobs; None where nothing is. With ``auto``, of whatever engine is found."""
+    source: Callable[[Callable[[], object]], Settings | None] | None = None
+    """Where the settings in force are looked up when a call begins, from what returns the server's address; None: these
+    are. It returns None where nothing is recorded. For clients that are recorded because the process is."""
+    is_http: bool = False
+    """Whether calls are requests of an HTTP library. What is sent again with the same bytes is a retry then: no SDK
+    shows which requests are one call."""
+    is_guess: bool = False
+    """Whether a request was taken for a call by its path and its body alone. One whose answer is none is dropped."""
+    quiet: bool = False
+    """Whether wishes that cannot be met are not warned of: those of test calls."""
+
+
+def check_call_bytes(value: object) -> int:
+    """Checks a ``max_call_bytes`` argument and returns it.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: below 1.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"max_call_bytes={value!r:.80}: expected a whole number of bytes, such as 64 * 1024 * 1024.")
+    if value < 1:
+        raise ValueError(f"max_call_bytes={value}: expected at least 1 byte; the default is {MAX_CALL_BYTES:,}.")
+    return value
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A server's refusal of one field that a profile adds."""
+
+    message: str
+    """HTTP status and error message of the server."""
+    expires: float
+    """When the field is sent again, as ``time.monotonic`` seconds."""
 
 
 class CallLog(Protocol):
-    """The log that a call belongs to."""
+    """What a call tells the log that it belongs to: ``log.StepLog``."""
 
-    def settle(self, call: Call, *, wait: bool = True) -> bool:
-        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
-
-        Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of this log.
-        """
-
-    def call_ended(self, call: Call) -> None:
-        """Called when the call has ended, possibly by the garbage collector: takes no lock."""
-
-    def call_received(self, call: Call) -> None:
-        """Called about once a second while the response arrives; sets when it is next: ``call.journal_due``."""
-
-    def call_amended(self, call: Call) -> None:
-        """Called when the caller gets an exception about a response that had come whole."""
+    def decode(self, call: Call, *, wait: bool = True) -> bool: ...
+    def call_ended(self, call: Call) -> None: ...
+    def call_received(self, call: Call) -> None: ...
+    def call_amended(self, call: Call) -> None: ...
 
 
 class EndedOnce(guard.HoldsFaults, Protocol):
@@ -89,13 +140,11 @@ def _error_info(error: BaseException) -> ErrorInfo:
         return error_info(error)
     if response is None or not isinstance(status, int) or status < 400:
         return error_info(error)
-    try:
+    # Not where nobody has read the body: the SDK reads none of an attempt that it retries, nor may we. `content` raises
+    # then, and that of requests would read it now.
+    with suppress(Exception):
         if getattr(response, "_content_consumed", True):
             return error_of(response.content, status)
-    except Exception:
-        # `content` raises where nobody has read the body: the SDK reads none of an attempt that it retries, nor may we.
-        pass
-    # That of requests would read it now.
     return error_info(error, status=status)
 
 
@@ -135,32 +184,9 @@ class AttemptMark:
 class Call(KeptBytes):
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
-    __slots__ = (
-        "_id",
-        "agent",
-        "attempts",
-        "began",
-        "cut",
-        "ended",
-        "endpoint",
-        "eof",
-        "failure",
-        "faults",
-        "first_byte",
-        "hides",
-        "journal_due",
-        "journal_progress",
-        "log",
-        "path_model",
-        "peeks",
-        "profile",
-        "protocol",
-        "refusals",
-        "request_digest",
-        "settings",
-        "started",
-        "steps",
-    )
+    __slots__ = ("_id", "agent", "attempts", "began", "cut", "ended", "endpoint", "eof", "failure", "faults",
+                 "first_byte", "hides", "journal_due", "journal_progress", "log", "path_model", "peeks", "profile",
+                 "protocol", "refusals", "request_digest", "settings", "started", "steps")  # fmt: skip
 
     def __init__(self, settings: Settings, protocol: str) -> None:
         super().__init__(settings.max_call_bytes)
@@ -327,7 +353,7 @@ class _Pending:
         self.reset()
 
     def reset(self) -> None:
-        """Drops all calls and renews the lock. For a forked process."""
+        """Drops all calls, in a forked process: they are the other's, and a thread of it may have held the lock."""
         self.ended: deque[Call] = deque()
         """Calls that ended since ``drain`` ran last. Appended to without a lock: the garbage collector may do so."""
         self._sizes: dict[Call, int] = {}
@@ -349,8 +375,13 @@ class _Pending:
                     self._add(call)
                 except Exception as error:
                     guard.failed("pending", call, error)
-        while self._total > PENDING_LIMIT and (oldest := self._pop()) is not None:
-            _settle_soon(*oldest)
+        while self._total > PENDING_LIMIT:
+            with self._lock:
+                oldest = next(iter(self._sizes), None)
+                size = self._remove(oldest)
+            if oldest is None:
+                return
+            _decode_soon(oldest, size)
 
     def _add(self, call: Call) -> None:
         size = call.size()
@@ -365,23 +396,17 @@ class _Pending:
         """Counts a call no more."""
         if call in self._sizes:
             with self._lock:
-                self._total -= self._sizes.pop(call, 0)
+                self._remove(call)
 
-    def _pop(self) -> tuple[Call, int] | None:
-        with self._lock:
-            oldest = next(iter(self._sizes), None)
-            if oldest is None:
-                return None
-            size = self._sizes.pop(oldest)
-            self._total -= size
-            return oldest, size
+    def _remove(self, call: Call | None) -> int:
+        size = 0 if call is None else self._sizes.pop(call, 0)
+        self._total -= size
+        return size
 
 
 pending = _Pending()
 
-if hasattr(os, "register_at_fork"):
-    # Calls of the other process are its own to decode, and a thread of it may have held the lock.
-    os.register_at_fork(after_in_child=lambda: pending.reset())
+renew_after_fork(pending, _Pending.reset)
 
 
 def end(call: EndedOnce, cut: BaseException | None = None) -> None:
@@ -409,23 +434,23 @@ def drain() -> None:
     pending.drain()
 
 
-def settle(call: Call, *, wait: bool = True) -> bool:
+def decode(call: Call, *, wait: bool = True) -> bool:
     """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
 
     Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of the same log.
     """
     pending.discard(call)
     log = call.log
-    return log is None or log.settle(call, wait=wait)
+    return log is None or log.decode(call, wait=wait)
 
 
-def _settle_soon(call: Call, size: int) -> None:
+def _decode_soon(call: Call, size: int) -> None:
     """Decodes a finished call here if that is quick, else on the decoder's thread."""
     work = call.held * (1 if call.encoding is None else _PACKED) + len(call.request or b"") // _REQUEST
-    if work <= LARGE and settle(call, wait=False):
+    if work <= LARGE and decode(call, wait=False):
         return
-    if decoder.backlog + size > BACKLOG_LIMIT or not decoder.take(call, size, partial(settle, call)):
-        settle(call)
+    if decoder.backlog + size > BACKLOG_LIMIT or not decoder.submit(call, size, partial(decode, call)):
+        decode(call)
 
 
 NAMES = ("content-type", "content-encoding", "x-request-id", "request-id", COST_HEADER)
@@ -444,20 +469,12 @@ def known_headers(headers: Mapping[str, str]) -> KnownHeaders:
     Args:
         headers: with lower-case names, or in a case-insensitive mapping.
     """
-    pairs = _pairs(headers)
-    # One that came twice is joined by the look-up by name.
-    if pairs is not None and len(found := KnownHeaders(pairs)) == len(pairs):
-        return found
-    return KnownHeaders((name, value) for name in NAMES if (value := headers.get(name)) is not None)
-
-
-def _pairs(headers: Any) -> list[tuple[str, str]] | None:
-    """The same of httpx's own object, in one pass: each of its look-ups by name takes as long. None of others."""
+    # Of httpx's own object in one pass: each of its look-ups by name takes as long.
     items = getattr(headers, "_list", None)
-    if type(items) is not list:
-        return None
-    try:
-        return [(_NAMES[name], value.decode("ascii")) for _, name, value in items if name in _NAMES]
-    except (TypeError, ValueError, AttributeError):
-        # Not in ASCII, or of another version.
-        return None
+    # Not in ASCII, or of another version: by look-ups.
+    with suppress(TypeError, ValueError, AttributeError):
+        pairs = [(_NAMES[name], value.decode("ascii")) for _, name, value in items or () if name in _NAMES]
+        # One that came twice is joined by the look-up by name.
+        if type(items) is list and len(found := KnownHeaders(pairs)) == len(pairs):
+            return found
+    return KnownHeaders((name, value) for name in NAMES if (value := headers.get(name)) is not None)

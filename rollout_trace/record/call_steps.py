@@ -1,9 +1,9 @@
-"""Steps of a call: its bytes decoded, and the fields that only the call has (times, attempts, errors, engine)."""
+"""Steps of a call: its bytes decoded, and what only the call has (times, attempts, errors, engine); their tool runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,8 @@ from rollout_trace.wire.profiles import AUTO, profile_of_step, sends_no_ids
 from rollout_trace.wire.steps import Stores, exchange_of, requests_ids
 
 if TYPE_CHECKING:
-    from rollout_trace.data.model import Attempt, LogprobsMode
+    from rollout_trace.data.model import Attempt, LogprobsMode, ToolCall, ToolRun
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.call import AttemptMark, Call
     from rollout_trace.wire.engine import Engine
 
@@ -57,7 +58,7 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
         _report_missing(steps, call.what_is_missing(has_more=has_more))
         for step in steps:
             if call.settings.wishes is not None or step.status == "error":
-                add_unmet(step, call, streamed=streamed)
+                _add_missing_extras(step, call, streamed=streamed)
         if credentials.any_known():
             for step in steps:
                 _cut_keys(step)
@@ -227,13 +228,11 @@ def _outcome(step: Step, call: Call, *, streamed: bool, has_more: bool) -> tuple
         if has_more and step.error is None and (call.eof or call.saw_done()):
             # Its caller got it whole; only the record of it is cut.
             return "ok", None
-        return ("abandoned", None) if _is_cut(step, call, streamed=streamed) else (step.status, step.error)
+        if not (call.eof or streamed) and step.error is not None and step.error.type == "InvalidJSON":
+            # An unstreamed body is no JSON because its reader closed it early: no fault of the server.
+            return "abandoned", None
+        return step.status, step.error
     return cause.kind, cause.info
-
-
-def _is_cut(step: Step, call: Call, *, streamed: bool) -> bool:
-    """Whether an unstreamed body is no JSON because its reader closed it early: no fault of the server."""
-    return not (call.eof or streamed) and step.error is not None and step.error.type == "InvalidJSON"
 
 
 def _recorder_failed(call: Call) -> TokenIssue:
@@ -308,7 +307,7 @@ _WITHHELD = frozenset({"redacted", "bytes_left_out", "recorder_failed"})
 """Codes of ``TokenIssue`` whose message is the reason for missing extras too: they were removed with the ids."""
 
 
-def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
+def _add_missing_extras(step: Step, call: Call, *, streamed: bool) -> None:
     """Adds an issue for each extra that was asked for, is not on the step, and has no issue yet."""
     wishes = call.settings.wishes
     if step.status == "error":
@@ -316,21 +315,17 @@ def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
     if wishes is None or step.status != "ok" or (step.token_issue and step.token_issue.code in _WITHHELD):
         return
     known = {issue.field for issue in step.extra_issues}
+    # As stored: reading an array of shared rows would build it.
     issues = [
         issue
-        for issue in _unmet(step, call, wishes, streamed=streamed)
-        if issue.field not in known and _is_missing(step, issue.field)
+        for issue in _missing_extras(step, call, wishes, streamed=streamed)
+        if issue.field not in known and shared(step, issue.field) is None
     ]
     if issues:
         amend(step, extra_issues=(*step.extra_issues, *issues))
 
 
-def _is_missing(step: Step, name: str) -> bool:
-    # As stored: reading an array of shared rows would build it.
-    return shared(step, name) is None
-
-
-def _unmet(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[ExtraIssue]:
+def _missing_extras(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[ExtraIssue]:
     if call.profile is None or call.profile is AUTO:
         message = 'engine="auto" could not determine the engine, so nothing was asked for: name it.'
         options = [option for option in EXTRA_OF if getattr(wishes, option) not in (None, False)]
@@ -366,7 +361,10 @@ def _issue(wish: Wish, call: Call, sampling: Mapping[str, Any]) -> ExtraIssue:
 def _explain_empty_error(step: Step, wishes: Engine | None) -> None:
     """Explains the error 500 without a message that vLLM answers where it cannot make a sampling mask."""
     error = step.error
-    if step.engine != "vllm" or error is None or error.status != 500 or not _is_empty(error.message):
+    if step.engine != "vllm" or error is None or error.status != 500:
+        return
+    # Of an error object whose `message` is empty, the whole object is the message.
+    if error.message not in ("", "empty body") and "'message': ''" not in error.message:
         return
     if not lacks_top_k(step.sampling if isinstance(step.sampling, Mapping) else {}):
         return
@@ -376,6 +374,56 @@ def _explain_empty_error(step: Step, wishes: Engine | None) -> None:
         amend(step, extra_issues=(*step.extra_issues, issue))
 
 
-def _is_empty(message: str) -> bool:
-    # Of an error object whose `message` is empty, the whole object is the message.
-    return message in ("", "empty body") or "'message': ''" in message
+# Tool runs
+
+
+def link_tool_runs(trajectory: Trajectory) -> None:
+    """Sets ``step_id`` on the tool runs that have a ``tool_call_id`` and no step yet."""
+    requests: dict[str, list[tuple[Step, ToolCall]]] = {}
+    for step in trajectory.steps:
+        for call in step.completion.tool_calls if step.completion is not None else ():
+            if isinstance(call.id, str):
+                requests.setdefault(call.id, []).append((step, call))
+    for run in trajectory.tool_runs:
+        if run.step_id is None and isinstance(run.tool_call_id, str):
+            # As the steps have it, out of which keys of this process's clients were cut.
+            candidates = requests.get(credentials.cut(run.tool_call_id))
+            if candidates is not None:
+                run.step_id = _requesting_step(run, candidates).id
+
+
+def _requesting_step(run: ToolRun, candidates: list[tuple[Step, ToolCall]]) -> Step:
+    """The step that requested a run, among those with a tool call of its id.
+
+    Servers may repeat ids in every turn (``call_0``), so the id alone does not decide. Each test keeps the candidates
+    that pass it, or all if none does; the last of those left is returned.
+    """
+    tests: tuple[Callable[[Step, ToolCall], bool], ...] = (
+        lambda step, call: call.name == run.name,
+        lambda step, call: _same_arguments(run.arguments, call.arguments),
+        lambda step, call: step.status not in ("superseded", "error"),
+        lambda step, call: _is_before(step, 0.0, run),
+        # From the first token on, not the end: a tool may run while the stream that requested it is still open.
+        lambda step, call: _is_before(step, step.time_to_first_token or step.latency or 0.0, run),
+    )
+    for passes in tests if len(candidates) > 1 else ():
+        candidates = [candidate for candidate in candidates if passes(*candidate)] or candidates
+    return candidates[-1][0]
+
+
+def _same_arguments(passed: Any, written: str | None) -> bool:
+    """Whether a tool got the arguments that the model wrote, as text or decoded."""
+    if written is None or isinstance(passed, str):
+        return bool(passed == written)
+    try:
+        decoded: object = json.loads(written)
+        return bool(decoded == passed)
+    except ValueError:
+        return False
+
+
+def _is_before(step: Step, seconds: float, run: ToolRun) -> bool:
+    """Whether the run began at least ``seconds`` after the step; False if a time is unknown."""
+    if step.started_at is None or run.started_at is None:
+        return False
+    return step.started_at.timestamp() + seconds <= run.started_at.timestamp()

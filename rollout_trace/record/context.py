@@ -1,24 +1,31 @@
-"""The trajectory of the current context: opening it, rewarding it, carrying it into threads."""
+"""The trajectory of the current context: opening it, rewarding it, carrying it into threads.
+
+A thread takes over the trajectory, the frame and the recording of where it was started, nothing else. Not a copy of the
+whole context: that would change the program (the precision of ``decimal``, a web request), hold what it holds for as
+long as a thread lives, and could not be entered by two threads at once.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from rollout_trace import guard
 from rollout_trace.data import user_values
 from rollout_trace.data.trajectory import Trajectory, new_trajectory, to_task
-from rollout_trace.record import carry, destination, lifecycle, program, scope
+from rollout_trace.record import episode, lifecycle, program, scope
+from rollout_trace.record.recording import current_recording, set_current_recording
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Task
+    from rollout_trace.record.recording import recording
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +65,7 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
     else:
         trajectory.rewards = {**(trajectory.rewards or {}), name: value}
     if trajectory is not None and children:
-        destination.reward_children(trajectory, name, value)
+        episode.reward_children(trajectory, name, value)
 
 
 _blocks: ContextVar[tuple[str, ...]] = ContextVar("rollout_trace_blocks", default=())
@@ -145,21 +152,7 @@ class TrajectoryScope:
 
     def __call__(self, function: F) -> F:
         _refuse_generators(function, "rt.trajectory cannot decorate")
-        if user_values.is_async(function):
-
-            @functools.wraps(function)
-            async def traced_async(*args: Any, **kwargs: Any) -> Any:
-                with TrajectoryScope(self._settings):
-                    return await function(*args, **kwargs)
-
-            return traced_async  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            with TrajectoryScope(self._settings):
-                return function(*args, **kwargs)
-
-        return traced  # type: ignore[return-value]
+        return _run_inside(lambda: TrajectoryScope(self._settings), function)
 
 
 @overload
@@ -213,6 +206,46 @@ def trajectory(
     return TrajectoryScope(settings)
 
 
+class Carried(NamedTuple):
+    """The context variables of the recorder. Compared by identity of their values alone: trajectories are records."""
+
+    trajectory: Trajectory | None
+    frame: scope.Frame | None
+    recording: recording | None
+
+
+NOTHING = Carried(None, None, None)
+
+
+def present() -> Carried:
+    """What is current here."""
+    return Carried(current_scope.get(), scope.entered(), current_recording())
+
+
+def worth_carrying() -> Carried | None:
+    """What is current here; None if nothing is."""
+    here = present()
+    return None if here.trajectory is None and here.frame is None and here.recording is None else here
+
+
+def switch(to: Carried) -> Carried:
+    """Makes it current here and returns what was."""
+    before = present()
+    current_scope.set(to.trajectory)
+    scope.enter(to.frame)
+    set_current_recording(to.recording)
+    return before
+
+
+@contextmanager
+def _carried(context: Carried) -> Iterator[None]:
+    before = switch(context)
+    try:
+        yield
+    finally:
+        switch(before)
+
+
 def propagate(function: F) -> F:
     """Wraps a function so that it runs, in any thread, with the trajectory and recording that are current now.
 
@@ -223,31 +256,27 @@ def propagate(function: F) -> F:
         TypeError: a generator function, whose body runs in its consumer's context.
     """
     _refuse_generators(function, "rt.propagate cannot carry")
-    context = carry.present()
+    context = present()
+    return _run_inside(lambda: _carried(context), function)
+
+
+def _run_inside(block: Callable[[], AbstractContextManager[object]], function: F) -> F:
+    """A function, or a coroutine function, that runs inside a new ``with`` block each time."""
     if user_values.is_async(function):
 
         @functools.wraps(function)
-        async def propagated_async(*args: Any, **kwargs: Any) -> Any:
-            with _context_set(context):
+        async def inside_async(*args: Any, **kwargs: Any) -> Any:
+            with block():
                 return await function(*args, **kwargs)
 
-        return propagated_async  # type: ignore[return-value]
+        return inside_async  # type: ignore[return-value]
 
     @functools.wraps(function)
-    def propagated(*args: Any, **kwargs: Any) -> Any:
-        with _context_set(context):
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with block():
             return function(*args, **kwargs)
 
-    return propagated  # type: ignore[return-value]
-
-
-@contextmanager
-def _context_set(context: carry.Carried) -> Iterator[None]:
-    before = carry.switch(context)
-    try:
-        yield
-    finally:
-        carry.switch(before)
+    return inside  # type: ignore[return-value]
 
 
 def _refuse_generators(function: Any, refusal: str) -> None:

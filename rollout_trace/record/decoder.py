@@ -8,7 +8,6 @@ their trajectory.
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,13 +15,14 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace._pace import POLITE_LIMIT, set_polite
 
 
 class _Task(NamedTuple):
     call: guard.HoldsFaults
     size: int
-    settle: Callable[[], object]
+    decode: Callable[[], object]
 
 
 class Decoder:
@@ -42,24 +42,21 @@ class Decoder:
         self.backlog = 0
         """Bytes of the calls in the queue and of the one that is being decoded."""
 
-    def take(self, call: guard.HoldsFaults, size: int, settle: Callable[[], object]) -> bool:
-        """Queues ``settle``, which decodes a call of ``size`` bytes; False where no thread can be had."""
+    def submit(self, call: guard.HoldsFaults, size: int, decode: Callable[[], object]) -> bool:
+        """Queues ``decode``, which decodes a call of ``size`` bytes; False where no thread can be had."""
         with self._lock:
-            if self._stopped or not self._start():
+            if self._stopped:
                 return False
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="rollout_trace decoder", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # No more threads, or the interpreter is ending.
+                    return False
+                self._thread = thread
             self.backlog += size
-        self._queue.put(_Task(call, size, settle))
-        return True
-
-    def _start(self) -> bool:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="rollout_trace decoder", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                # No more threads, or the interpreter is ending.
-                return False
-            self._thread = thread
+        self._queue.put(_Task(call, size, decode))
         return True
 
     def _run(self) -> None:
@@ -67,7 +64,7 @@ class Decoder:
             # Agents come first as long as the thread keeps up with them.
             set_polite(self.backlog < POLITE_LIMIT)
             try:
-                task.settle()
+                task.decode()
             except Exception as error:
                 # Under pytest `failed` raises: here nobody would see it. The call stays undecoded, and whoever reads
                 # its trajectory gets the same failure.
@@ -90,6 +87,4 @@ class Decoder:
 
 
 decoder = Decoder()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=decoder.reset)
+renew_after_fork(decoder, Decoder.reset)

@@ -9,16 +9,20 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial, wraps
 from hashlib import blake2b
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
 from weakref import ref
 
 import orjson
 
 from rollout_trace import guard
+from rollout_trace.credentials import cut_bytes
 from rollout_trace.data.model import Step, ToolRun
+from rollout_trace.data.redact import redacted_steps
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, environment_so_far, new_trajectory
 from rollout_trace.file import journal_format as form
 from rollout_trace.file.encode import in_parts
@@ -26,33 +30,20 @@ from rollout_trace.file.fields import tool_run_json, trajectory_json
 from rollout_trace.file.journal import JournalFiles, Pin
 from rollout_trace.file.plain import dumps
 from rollout_trace.record import call as call_module
-from rollout_trace.record import journal_bases, journal_calls
+from rollout_trace.record import journal_records
 from rollout_trace.record.call_steps import recorded_steps
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
+    from rollout_trace.record.redaction import Redactor
 
 _HEAD_FIELDS = [name for name in TRAJECTORY_FIELDS if name not in ("steps", "tool_runs", "environment")]
+_values_of = attrgetter(*_HEAD_FIELDS)
+# What a record is told from another one by: kept whole, it would take as much memory as the trajectory.
+_digest = partial(blake2b, digest_size=16)
 _REWRITTEN = 1 << 20
 """Most bytes of a stream in flight that are written again where what was written has changed since."""
-
-
-class JournalRedactor(Protocol):
-    """Removes secrets from what is written."""
-
-    @property
-    def has_rules(self) -> bool:
-        """True where texts are changed by rules: then only decoded and changed steps may be written, no raw bytes."""
-
-    def cut_bytes(self, data: bytes) -> bytes:
-        """The bytes without the keys that this process's clients hold."""
-
-    def apply_steps(self, steps: list[Step]) -> list[Step]:
-        """The steps of one trajectory with their texts changed."""
-
-    def apply(self, trajectory: Trajectory) -> Trajectory:
-        """A trajectory with its texts changed."""
 
 
 class Journal:
@@ -61,19 +52,20 @@ class Journal:
     Args:
         output: path of the recording's file; the journal is the folder ``<output>.journal``.
         mode: permission bits of its files.
-        redactor: removes secrets from all that is written; None: nothing is removed.
+        redactor: the user's rules for what is not to be written. Keys of this process's clients never are.
     """
 
     def __init__(
-        self, output: str | os.PathLike[str], *, mode: int | None = None, redactor: JournalRedactor | None = None
+        self, output: str | os.PathLike[str], *, mode: int | None = None, redactor: Redactor | None = None
     ) -> None:
         self.files = JournalFiles(output, mode)
-        self.redactor = redactor
+        self.redactor = redactor if redactor is not None and redactor.has_rules else None
+        """Where texts are changed by rules: only decoded and changed steps may be written then, no raw bytes."""
         self.is_closed = False
         self.waiting: deque[tuple[TrajectoryJournal, Call]] = deque()
-        """Calls to decode and redact before they can be written: ``drain`` does it."""
+        """Calls to decode and redact before they can be written: ``write_waiting`` does it."""
         self.wake: Callable[[], object] | None = None
-        """Has the recording's thread call ``drain``, if set. The garbage collector may be its caller."""
+        """Has the recording's thread call ``write_waiting``, if set. The garbage collector may be its caller."""
 
     @property
     def path(self) -> Path:
@@ -85,13 +77,13 @@ class Journal:
         return TrajectoryJournal(self, trajectory)
 
     def decode_later(self, of: TrajectoryJournal, calls: list[Call]) -> None:
-        """Has calls written by ``drain``. Takes no lock: the garbage collector may be the caller."""
+        """Has calls written by ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
         self.waiting.extend((of, call) for call in calls)
-        call_module.deferred.append(self.drain)
+        call_module.deferred.append(self.write_waiting)
         if self.wake is not None:
             self.wake()
 
-    def drain(self) -> None:
+    def write_waiting(self) -> None:
         """Writes the calls that wait to be redacted. Decodes them: not for finalizers. Never raises."""
         while self.waiting:
             try:
@@ -105,7 +97,7 @@ class Journal:
 
         Records of trajectories that have not been written stay: they hold what the output lacks.
         """
-        guard.run_all("journal", self.drain, self.files.close)
+        guard.run_all("journal", self.write_waiting, self.files.close)
         self.is_closed = True
 
 
@@ -131,21 +123,44 @@ class _Progress(NamedTuple):
         return self.attempt == len(call.attempts) and self.epoch == epoch
 
 
+P = ParamSpec("P")
+
+
+def _safely(
+    write: Callable[Concatenate[TrajectoryJournal, P], None],
+) -> Callable[Concatenate[TrajectoryJournal, P], None]:
+    """Has a method do nothing once the trajectory's line is written, and in a fork; its failures are logged alone."""
+
+    @wraps(write)
+    def safe(self: TrajectoryJournal, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        # As `_is_ours`, without its call: this is on the path of every call.
+        if self._is_done or self._journal.is_closed or self._generation != self._journal.files.generation:
+            return
+        try:
+            write(self, *args, **kwargs)
+        except Exception as error:
+            # Not put on the call: its bytes and tokens are as good as before.
+            guard.failed("journal", None, error)
+
+    return safe
+
+
 class TrajectoryJournal:
     """The part of one trajectory in the journal. No method raises, save under pytest, or waits for a lock."""
 
-    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_head", "_id",
+    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_head",
                  "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable", "_numbers",
-                 "_pin", "_runs", "_stores", "_trajectory")  # fmt: skip
+                 "_pin", "_runs", "_stores", "_trajectory", "id")  # fmt: skip
 
     def __init__(self, journal: Journal, trajectory: Trajectory) -> None:
         self._journal = journal
         self._trajectory = ref(trajectory)
-        self._id = trajectory.id
+        self.id = trajectory.id
+        """The trajectory's id in the journal: that of its opening."""
         self._generation = journal.files.generation
         self._pin = Pin()
         self._numbers = count()
-        self._bases = journal_bases.Bases()
+        self._bases = journal_records.Bases()
         self._epoch = journal.files.epoch
         self._head: bytes | None = None
         """Digest of its public fields as they were written last; None before its first record."""
@@ -169,53 +184,6 @@ class TrajectoryJournal:
         self._has_keys = False
         """Whether a request had a key of this process's clients."""
 
-    def call_received(self, call: Call) -> None:
-        """Writes what came of a stream since the last time. To be called about once a second (``call.journal_due``)."""
-        call.journal_due = time.perf_counter() + call_module.JOURNAL_SECONDS
-        self._safely(self._part, call)
-
-    def call_ended(self, call: Call) -> None:
-        """Writes a call that has ended."""
-        # As `_safely`, without its function calls: this is on the path of every call.
-        if self._is_done or self._journal.is_closed or self._generation != self._journal.files.generation:
-            return
-        try:
-            self._call(call)
-        except Exception as error:
-            guard.failed("journal", None, error)
-
-    def call_amended(self, call: Call) -> None:
-        """Writes how a call failed, where that became known after its end."""
-        self._safely(self._amend, call)
-
-    def redacted_call(self, call: Call) -> None:
-        """Writes the redacted steps of a call that has ended. Decodes it: not for finalizers."""
-        self._safely(self._redacted, call)
-
-    def steps(self, steps: list[Step]) -> None:
-        """Writes steps that have no bytes: a framework reported them. Redacts them, where that is asked for."""
-        self._safely(self._steps, steps)
-
-    def was_set(self, name: str, value: Any) -> None:
-        """Writes the trajectory's fields, if one of them has changed."""
-        if name not in ("steps", "tool_runs"):
-            self._safely(self._fields, None)
-
-    def tool_run(self, run: ToolRun) -> None:
-        """Writes a tool run that has ended."""
-        self._safely(self._tool_run, run)
-
-    def closed(self, trajectory: Trajectory) -> None:
-        """Writes the fields that the trajectory closed with. Reads no steps, which would decode its calls."""
-        self._safely(self._closed, trajectory)
-
-    def completed(self, trajectory: Trajectory) -> None:
-        """Writes what the steps have beside what their calls' bytes give: rewards, a framework's data, its own steps.
-
-        To be called when they are final, before the line is written; with redaction, with the redacted trajectory.
-        """
-        self._safely(self._completed, trajectory)
-
     @property
     def has_records(self) -> bool:
         """Whether anything of the trajectory was written, and may be there still."""
@@ -227,19 +195,9 @@ class TrajectoryJournal:
         return self._is_whole and self._is_ours and self._journal.files.has(self._pin)
 
     @property
-    def id(self) -> str:
-        """The trajectory's id in the journal: that of its opening."""
-        return self._id
-
-    @property
     def paths(self) -> list[Path]:
         """The files that have records of it."""
         return [file.path for file in list(self._pin.files)]
-
-    def written(self) -> None:
-        """Its line is in the output: deletes the files that only it needed."""
-        if self._is_ours:
-            guard.run_all("journal", self._written)
 
     @property
     def _is_ours(self) -> bool:
@@ -247,18 +205,18 @@ class TrajectoryJournal:
         journal = self._journal
         return not (self._is_done or journal.is_closed) and self._generation == journal.files.generation
 
-    def _safely(self, write: Callable[[Any], object], value: Any) -> None:
-        if not self._is_ours:
-            return
-        try:
-            write(value)
-        except Exception as error:
-            # Not put on the call: its bytes and tokens are as good as before.
-            guard.failed("journal", None, error)
+    @_safely
+    def call_received(self, call: Call) -> None:
+        """Writes what came of a stream since the last time. To be called about once a second (``call.journal_due``)."""
+        call.journal_due = time.perf_counter() + call_module.JOURNAL_SECONDS
+        if not self._must_be_decoded(call, call.request):
+            self._fields_in_place()
+            chunks, progress = list(call.chunks), call.journal_progress
+            call.journal_progress = self._exchange(form.PART, call, call.request, chunks, progress)
 
-    # Records
-
-    def _call(self, call: Call) -> None:
+    @_safely
+    def call_ended(self, call: Call) -> None:
+        """Writes a call that has ended."""
         request, chunks, progress = call.request, call.chunks, call.journal_progress
         if self._must_be_decoded(call, request):
             # Decoding may take locks, and rules are the user's code: later, where both may run.
@@ -266,12 +224,88 @@ class TrajectoryJournal:
             return
         if call.steps is not None:
             # Another thread has decoded it meanwhile, and dropped the bytes.
-            self._steps(call.steps)
+            self._redacted(call.steps)
         else:
             self._fields_in_place()
             self._exchange(form.CALL, call, request, chunks, progress)
         call.journal_progress = None
         self._note_missed(call)
+
+    @_safely
+    def call_amended(self, call: Call) -> None:
+        """Writes how a call failed, where that became known after its end."""
+        # With rules the call is written as steps, and the message of an exception may hold what they remove.
+        if self._head is not None and self._journal.redactor is None:
+            attempts = journal_records.head_of(call)["attempts"]
+            self._write(form.AMEND, {"call": call.id, "attempts": attempts, **journal_records.ends_of(call)})
+
+    @_safely
+    def redacted_call(self, call: Call) -> None:
+        """Writes the redacted steps of a call that has ended. Decodes it: not for finalizers."""
+        # The bytes may be dropped at any time, but never before the steps are there.
+        copy = journal_records.call_of(journal_records.head_of(call))
+        copy.request, copy.chunks = call.request, call.chunks
+        steps = call.steps
+        self._redacted(recorded_steps(copy, self._stores) if steps is None else steps)
+        self._note_missed(call)
+
+    @_safely
+    def steps(self, steps: list[Step]) -> None:
+        """Writes framework-reported steps, redacted if configured."""
+        self._redacted(steps)
+
+    @_safely
+    def was_set(self, name: str, value: Any) -> None:
+        """Writes the trajectory's fields, if one of them has changed."""
+        if name not in ("steps", "tool_runs"):
+            self._fields()
+
+    @_safely
+    def tool_run(self, run: ToolRun) -> None:
+        """Writes a tool run that has ended."""
+        self._fields_in_place()
+        redactor = self._journal.redactor
+        if redactor is not None:
+            run = redactor.apply(Trajectory(id=self.id, tool_runs=[run])).tool_runs[0]
+        runs, self._missed_runs = [*self._missed_runs, tool_run_json(run)], []
+        for one in runs:
+            if self._write(form.TOOL_RUN, {"run": orjson.Fragment(one)}):
+                self._runs += 1
+            else:
+                self._missed_runs.append(one)
+
+    @_safely
+    def closed(self, trajectory: Trajectory) -> None:
+        """Writes the fields that the trajectory closed with. Reads no steps, which would decode its calls."""
+        # Also where it is the first record: an agent may fail before its first call.
+        self._fields({"is_closed": True})
+
+    @_safely
+    def completed(self, trajectory: Trajectory) -> None:
+        """Writes what the steps have beside what their calls' bytes give: rewards, a framework's data, its own steps.
+
+        To be called when they are final, before the line is written; with redaction, with the redacted trajectory.
+        """
+        self._journal.write_waiting()
+        for _ in range(2):
+            self._forget_lost()
+            self._is_whole = self._final(trajectory)
+            if self._epoch == self._journal.files.epoch:
+                break
+            # Only now it was seen that files are lost: once more, whole.
+        # What only further calls would need: the line may be written much later.
+        self._earlier, self._stores = [], Stores()
+        self._bases.clear()
+
+    @_safely
+    def written(self) -> None:
+        """Its line is in the output: deletes the files that only it needed."""
+        self._is_done = True
+        self._bases.clear()
+        self._missed, self._missed_runs = [], []
+        self._release()
+
+    # Records
 
     def _note_missed(self, call: Call) -> None:
         """Keeps a call that could not be written until the next one is."""
@@ -282,31 +316,16 @@ class TrajectoryJournal:
             missed, self._missed = self._missed, []
             self._journal.decode_later(self, missed)
 
-    def _part(self, call: Call) -> None:
-        if not self._must_be_decoded(call, call.request):
-            self._fields_in_place()
-            call.journal_progress = self._exchange(
-                form.PART, call, call.request, list(call.chunks), call.journal_progress
-            )
-
     def _must_be_decoded(self, call: Call, request: bytes | None) -> bool:
         """Whether its bytes may hold what must not be written, where a search of the bytes would not find it."""
-        redactor = self._journal.redactor
-        if redactor is None:
-            return False
         # A model that was sent a key may repeat it, in the pieces of a stream, and later too: the server may keep the
         # conversation. A compressed error may name one.
-        self._has_keys = self._has_keys or (request is not None and redactor.cut_bytes(request) is not request)
+        self._has_keys = self._has_keys or (request is not None and cut_bytes(request) is not request)
         return (
-            redactor.has_rules
+            self._journal.redactor is not None
             or self._has_keys
             or (call.encoding is not None and (call.attempts[-1].status or 0) >= 400)
         )
-
-    @property
-    def _has_rules(self) -> bool:
-        redactor = self._journal.redactor
-        return redactor is not None and redactor.has_rules
 
     def _exchange(
         self, kind: int, call: Call, request: bytes | None, chunks: list[bytes], progress: object
@@ -316,7 +335,7 @@ class TrajectoryJournal:
         start = 0 if has is None or not has.is_of_chunks(chunks) else has.chunks
         if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
             return has
-        head = journal_calls.head_of(call)
+        head = journal_records.head_of(call)
         # Without keys, or the call would be written as steps: `_must_be_decoded`.
         body = request or b""
         part = None if has is not None else self._bases.difference(body)
@@ -327,7 +346,7 @@ class TrajectoryJournal:
         head["number"], head["from"], head["to"] = number, before, before + len(new)
         if part is not None:
             head["difference"] = part.reference
-        if not self._write(kind, head, [b"" if part is None else part.middle, self._cut(new)]):
+        if not self._write(kind, head, [b"" if part is None else part.middle, cut_bytes(new)]):
             return has
         if part is not None:
             self._bases.add(number, body, part)
@@ -337,29 +356,16 @@ class TrajectoryJournal:
         last = chunks[-1] if chunks else b""
         return _Progress(self._epoch, number, len(call.attempts), len(chunks), before + len(new), last)
 
-    def _amend(self, call: Call) -> None:
-        # With rules the call is written as steps, and the message of an exception may hold what they remove.
-        if self._head is not None and not self._has_rules:
-            attempts = journal_calls.head_of(call)["attempts"]
-            self._write(form.AMEND, {"call": call.id, "attempts": attempts, **journal_calls.ends_of(call)})
-
-    def _redacted(self, call: Call) -> None:
-        # The bytes may be dropped at any time, but never before the steps are there.
-        copy = journal_calls.call_of(journal_calls.head_of(call))
-        copy.request, copy.chunks = call.request, call.chunks
-        steps = call.steps
-        self._steps(recorded_steps(copy, self._stores) if steps is None else steps)
-        self._note_missed(call)
-
-    def _steps(self, steps: list[Step]) -> None:
+    def _redacted(self, steps: list[Step]) -> None:
         redactor = self._journal.redactor
-        if redactor is not None and steps:
+        if redactor is None:
+            changed = redacted_steps(steps, None)
+        else:
             # Whether a prompt of ids alone repeats a text that was changed is seen by the steps before it.
-            self._earlier += steps if redactor.has_rules else []
+            self._earlier += steps
             is_ids = any(step.messages is None for step in steps)
-            changed = redactor.apply_steps(self._earlier if redactor.has_rules and is_ids else steps)
-            steps = changed[-len(steps) :]
-        self._redacted_steps(steps)
+            changed = redactor.apply_steps(self._earlier if is_ids else steps)
+        self._redacted_steps(changed[len(changed) - len(steps) :])
 
     def _redacted_steps(self, steps: list[Step]) -> None:
         if not steps:
@@ -374,43 +380,15 @@ class TrajectoryJournal:
                 self._bases.add(number, part, one, kind)
             self._calls.update(step.call_id for step in steps)
 
-    def _tool_run(self, run: ToolRun) -> None:
-        self._fields_in_place()
-        redactor = self._journal.redactor
-        if redactor is not None and self._has_rules:
-            run = redactor.apply(Trajectory(id=self._id, tool_runs=[run])).tool_runs[0]
-        runs, self._missed_runs = [*self._missed_runs, tool_run_json(run)], []
-        for one in runs:
-            if self._write(form.TOOL_RUN, {"run": orjson.Fragment(one)}):
-                self._runs += 1
-            else:
-                self._missed_runs.append(one)
-
-    def _closed(self, _: Trajectory) -> None:
-        # Also where it is the first record: an agent may fail before its first call.
-        self._fields({"is_closed": True})
-
-    def _completed(self, trajectory: Trajectory) -> None:
-        self._journal.drain()
-        for _ in range(2):
-            self._forget_lost()
-            self._is_whole = self._final(trajectory)
-            if self._epoch == self._journal.files.epoch:
-                break
-            # Only now it was seen that files are lost: once more, whole.
-        # What only further calls would need: the line may be written much later.
-        self._earlier, self._stores = [], Stores()
-        self._bases.clear()
-
     def _final(self, trajectory: Trajectory) -> bool:
         """Writes what the journal lacks of a completed trajectory; False where some of it could not be written."""
         steps, runs = trajectory.steps, trajectory.tool_runs
         self._redacted_steps([step for step in steps if step.call_id not in self._calls])
         # Its environment is complete only now; redacted, as it is given here.
         record = trajectory_json(trajectory)
-        digest = _digest(record)
+        digest = _digest(record).digest()
         if (digest != self._head or not self._is_closed) and not self._write(
-            form.HEAD, {"is_closed": True}, [self._cut(record)]
+            form.HEAD, {"is_closed": True}, [cut_bytes(record)]
         ):
             return False
         self._head, self._is_closed = digest, True
@@ -420,14 +398,8 @@ class TrajectoryJournal:
         is_written = self._write(form.FINAL, {**final, "order": [step.id for step in steps]})
         return is_written and all(step.call_id in self._calls for step in steps)
 
-    def _written(self) -> None:
-        self._is_done = True
-        self._bases.clear()
-        self._missed, self._missed_runs = [], []
-        self._journal.files.release(self._pin, self._written_record())
-
-    def _written_record(self) -> list[bytes]:
-        return form.pack(form.WRITTEN, dumps({"trajectory": self._id}))
+    def _release(self) -> None:
+        self._journal.files.release(self._pin, form.pack(form.WRITTEN, dumps({"trajectory": self.id})))
 
     def _fields_in_place(self) -> None:
         """As ``_fields``, where nothing was set: looks only at what can be changed in place."""
@@ -447,8 +419,8 @@ class TrajectoryJournal:
         if trajectory is None:
             return
         mutable, record = _in_place(trajectory), self._record(trajectory)
-        digest = _digest(record)
-        if (digest != self._head or more) and self._write(form.HEAD, more or {}, [self._cut(record)]):
+        digest = _digest(record).digest()
+        if (digest != self._head or more) and self._write(form.HEAD, more or {}, [cut_bytes(record)]):
             self._head, self._mutable, self._is_closed = digest, mutable, bool(more)
 
     def _forget_lost(self) -> None:
@@ -462,37 +434,25 @@ class TrajectoryJournal:
             self._missed_runs = []
 
     def _record(self, trajectory: Trajectory) -> bytes:
-        values = {name: getattr(trajectory, name) for name in _HEAD_FIELDS}
+        values = dict(zip(_HEAD_FIELDS, _values_of(trajectory), strict=True))
         # Not the field itself, which would be collected now, on the path of a call.
         copy = new_trajectory({**values, "environment": environment_so_far(trajectory)})
         redactor = self._journal.redactor
-        return trajectory_json(redactor.apply(copy) if redactor is not None and self._has_rules else copy)
+        return trajectory_json(copy if redactor is None else redactor.apply(copy))
 
     def _write(self, kind: int, head: dict[str, Any], blobs: list[bytes] | tuple[bytes, ...] = ()) -> bool:
         # By the time records are put in order: of two files that threads begin at once, either may be written to first.
-        head["trajectory"], head["at"] = self._id, time.perf_counter()
-        encoded, journal = dumps(head), self._journal
-        if journal.redactor is not None:
-            encoded = journal.redactor.cut_bytes(encoded)
-        is_written = journal.files.append(form.pack(kind, encoded, blobs), self._pin)
+        head["trajectory"], head["at"] = self.id, time.perf_counter()
+        is_written = self._journal.files.append(form.pack(kind, cut_bytes(dumps(head)), blobs), self._pin)
         if self._is_done:
             # Finished by another thread meanwhile.
-            journal.files.release(self._pin, self._written_record())
+            self._release()
         return is_written
-
-    def _cut(self, data: bytes) -> bytes:
-        redactor = self._journal.redactor
-        return data if redactor is None else redactor.cut_bytes(data)
 
 
 def _in_place(trajectory: Trajectory) -> bytes:
     metadata, rewards, metrics = trajectory.metadata, trajectory.rewards, trajectory.metrics
-    return _digest(dumps((metadata, rewards, metrics))) if metadata or rewards or metrics else b""
-
-
-def _digest(record: bytes) -> bytes:
-    """What a record is told from another one by: kept whole, it would take as much memory as the trajectory."""
-    return blake2b(record, digest_size=16).digest()
+    return _digest(dumps((metadata, rewards, metrics))).digest() if metadata or rewards or metrics else b""
 
 
 def _amended(step: Step, trajectory: Trajectory) -> dict[str, Any] | None:

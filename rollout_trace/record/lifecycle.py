@@ -1,31 +1,31 @@
-"""Opening and closing of trajectories; a closed one is passed on to be written."""
+"""Opening and closing of trajectories, and the recording of each: its journal first, then where it is written."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
+from rollout_trace._forks import lock_for
 from rollout_trace._python import place_of_caller
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import stored_tool_runs
-from rollout_trace.record import ancestry, fallback, process_end
-from rollout_trace.record.destination import attach, write_closed
+from rollout_trace.record import ancestry, episode, process_end
+from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.provenance import Pending
-from rollout_trace.record.recording import open_recordings
+from rollout_trace.record.recording import current_recording, open_recordings, recording
 from rollout_trace.record.redaction import cut_keys
 from rollout_trace.record.state import TrajectoryState, state_of
-from rollout_trace.record.tool_links import link_tool_runs
 from rollout_trace.wire.profiles import can_request_ids
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-
 
 before_opening: list[Callable[[], object]] = []
 """Run before a trajectory opens: an instrumented process looks for libraries whose import it has not seen."""
@@ -70,7 +70,7 @@ def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseExcepti
             if state is not None and state.log is not None:
                 _close(trajectory, state, state.log, error)
         finally:
-            write_closed(trajectory, parent)
+            write_closed(trajectory, parent, state)
     except Exception as failure:
         guard.failed("close", None, failure)
 
@@ -99,7 +99,7 @@ def abort_open() -> None:
     """Closes every trajectory that is open in this process, innermost first, as ``aborted``. For its end."""
     # A copy: other threads still open and close some.
     opened = list(_opened.values())
-    recordings = [*open_recordings(), *filter(None, [fallback.opened()])]
+    recordings = [*open_recordings(), *filter(None, [_fallback])]
     targets = ", ".join(dict.fromkeys(one.name for one in recordings))
     for trajectory, parent in reversed(opened):
         if trajectory.status == "running":
@@ -132,7 +132,7 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     # Collected when it is read. Past `__setattr__`, whose field is a dict.
     object.__setattr__(trajectory, "environment", Pending())
     state = TrajectoryState(StepLog(), place_of_caller())
-    attach(state, trajectory)
+    _attach(state, trajectory)
     trajectory._recorder = state
     _opened[id(trajectory)] = (trajectory, parent)
     if when_opened:
@@ -152,21 +152,17 @@ def _close(trajectory: Trajectory, state: TrajectoryState, log: StepLog, error: 
 
 def _complete(trajectory: Trajectory) -> None:
     """Completes the fields that depend on the final steps. A part that fails does not keep the others from running."""
+    state = state_of(trajectory)
     guard.run_all(
         "close",
         partial(_name_agent, trajectory),
         lambda: costs.fill_provider_costs(trajectory.steps),
         partial(link_tool_runs, trajectory),
         partial(_warn_if_no_ids, trajectory),
-        *(partial(change, trajectory) for change in _changes(trajectory)),
+        *(partial(change, trajectory) for change in (() if state is None else state.at_completion)),
         # Last: the others may copy texts that hold one.
         partial(cut_keys, trajectory),
     )
-
-
-def _changes(trajectory: Trajectory) -> list[Callable[[Trajectory], object]]:
-    state = state_of(trajectory)
-    return [] if state is None else state.at_completion
 
 
 def _set_outcome(trajectory: Trajectory, error: BaseException | None) -> None:
@@ -208,3 +204,147 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
             "server was not asked for them. If it can send them, name its engine, e.g. "
             'rt.wrap_openai(client, engine="vllm"), rt.instrument(engine="vllm") or rt.collect(..., engine="vllm").',
         )
+
+
+# The recording of a trajectory
+
+
+def recording_here() -> recording | None:
+    """The open recording that a trajectory belongs to which opens in this context; None without one."""
+    own = current_recording()
+    if own is None and len(others := open_recordings()) == 1:
+        own = others[0]
+    if own is None or not own.is_open:
+        own = fallback_recording()
+    return own if own is not None and own.is_open else None
+
+
+def _attach(state: TrajectoryState, trajectory: Trajectory) -> None:
+    """Sets the recording that a trajectory opens in, and the journal that keeps its calls until it is written."""
+    own = recording_here()
+    if own is not None:
+        state.recording = own
+        guard.run_all("exit", process_end.watch_forked)
+        if own.journal is not None and state.log is not None:
+            state.journal = state.log.journal = own.journal.trajectory(trajectory)
+
+
+def write_closed(trajectory: Trajectory, parent: Trajectory | None, state: TrajectoryState | None) -> None:
+    """Adds a closed trajectory to its open parent, to be written with it; without an open parent queues it.
+
+    Outside every recording it is completed at once, unless a call of it still runs: then when its steps are read.
+    """
+    if state is not None and state.journal is not None:
+        state.journal.closed(trajectory)
+    together = episode.to_write(trajectory, parent)
+    if together is None:
+        return
+    target, missing = _target_recording(None if state is None else state.recording)
+    if target is not None and target.write(together):
+        return
+    rest = fallback_recording()
+    if rest is not None and rest.write(together):
+        return
+    if target is not None or rest is not None:
+        # Left by another thread meanwhile.
+        missing = _ENDED
+    if missing is not None:
+        _warn_lost(together, missing)
+    guard.run_all("silence", *(partial(_complete_unwritten, one) for one in together))
+
+
+def _complete_unwritten(trajectory: Trajectory) -> None:
+    state = state_of(trajectory)
+    if state is not None and state.complete(trajectory) is None:
+        state.was_closed(trajectory)
+
+
+_ENDED = "its recording had ended before it did"
+
+
+def _target_recording(opened_in: recording | None) -> tuple[recording | None, str | None]:
+    """The recording that a closed trajectory is for, and why it has none where it should have one.
+
+    It is the recording of this context, unless the trajectory was opened in another one (``opened_in``): its agent may
+    be closed by the garbage collector, or by the end of the process, in the context of any other. In a thread without a
+    recording it is the one that the trajectory was opened in, or the only open one.
+    """
+    own = current_recording()
+    if opened_in is not None and opened_in.is_open and (own is None or not own.is_inside(opened_in)):
+        return opened_in, None
+    if own is not None:
+        return (own, None) if own.is_open else (None, _ENDED)
+    others = open_recordings()
+    if not others:
+        return None, None if opened_in is None else _ENDED
+    return (others[0], None) if len(others) == 1 else (None, "several recordings are open")
+
+
+def _warn_lost(trajectories: list[Trajectory], reason: str) -> None:
+    first = trajectories[0]
+    state = state_of(first)
+    guard.count("recorder_errors")
+    guard.count("trajectories_lost", len(trajectories))
+    kept = ""
+    if state is not None and state.journal is not None and state.journal.has_records:
+        kept = " The journal has its calls that ended before: rt.recover() reads it."
+    # Not once per process: every time a trajectory is lost.
+    guard.warn(
+        f"trajectory {first.id} was not written to a file: {reason}, and nothing says that another is meant. In a "
+        f"thread use rt.propagate(function), or open the recording there.{kept}"
+    )
+
+
+# The recording of what has no other: of a process whose output was named when it was started. A program's own
+# `rt.recording` goes before it.
+
+_fallback_path: str | None = None
+_fallback: recording | None = None
+# Reentrant: the garbage collector may close an agent, and its trajectory, while the lock is held.
+_lock = lock_for(__name__)
+
+
+def use_fallback(path: str | None) -> None:
+    """Sets the file for trajectories that have no recording of their own; None: there is none any more.
+
+    One that is open is ended first, and what was closed is written. The file is created when a trajectory needs it.
+    """
+    global _fallback_path
+    with _lock:
+        end_fallback()
+        _fallback_path = path
+    if path is not None:
+        guard.run_all("exit", lambda: process_end.watch(for_good=True))
+
+
+def fallback_path() -> str | None:
+    """The file of the fallback recording; None without one."""
+    return _fallback_path
+
+
+def fallback_recording() -> recording | None:
+    """The fallback recording, opened if need be; None where there is none, or its file cannot be opened."""
+    global _fallback_path, _fallback
+    with _lock:
+        if _fallback is None and _fallback_path is not None:
+            try:
+                one = recording(_fallback_path)
+                one.open_without_block()
+                _fallback = one
+            except (OSError, ValueError, ImportError) as error:
+                name, _fallback_path = _fallback_path, None
+                guard.count("recorder_errors")
+                guard.warn(f"nothing is recorded to {name}: {guard.describe(error)}")
+        return _fallback
+
+
+def end_fallback() -> None:
+    """Ends the fallback recording: what has closed is written. For the end of the process, when all is closed."""
+    global _fallback
+    with _lock:
+        one, _fallback = _fallback, None
+    if one is not None:
+        one.end_with_process(time.monotonic() + process_end.CLOSE_TIMEOUT)
+
+
+process_end.add_closer(end_fallback)

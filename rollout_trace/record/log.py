@@ -8,7 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
 
 from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
@@ -16,67 +17,18 @@ from rollout_trace._pace import give_way
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.record.bounds import held_bytes
-from rollout_trace.record.call import Call, drain, end, settle
+from rollout_trace.record.call import Call, decode, drain, end
 from rollout_trace.record.call_steps import add_attempts, recorded_steps, running_step
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
-    from rollout_trace.data.model import Step, ToolRun
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.record.call import Call
+    from rollout_trace.record.journal import TrajectoryJournal
 
 
-class TrajectoryJournal(Protocol):
-    """Keeps one trajectory on disk until its line is written. No method raises, takes a lock or waits."""
-
-    def call_received(self, call: Call) -> None:
-        """Stores what has arrived of a stream, if enough has since the last time."""
-
-    def call_ended(self, call: Call) -> None:
-        """Stores a call that has ended."""
-
-    def call_amended(self, call: Call) -> None:
-        """Stores how a call failed, where that became known after its end."""
-
-    def steps(self, steps: list[Step]) -> None:
-        """Stores steps that have no bytes: a framework reported them."""
-
-    def was_set(self, name: str, value: Any) -> None:
-        """Stores a field of the trajectory that was set."""
-
-    def tool_run(self, run: ToolRun) -> None:
-        """Stores a tool run that has ended."""
-
-    def closed(self, trajectory: Trajectory) -> None:
-        """Stores the fields that the trajectory closed with. Reads no steps: that would decode the calls."""
-
-    def completed(self, trajectory: Trajectory) -> None:
-        """Stores what the final steps have beside what their calls' bytes give."""
-
-    @property
-    def has_records(self) -> bool:
-        """Whether anything is stored."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of a completed trajectory is stored."""
-
-    @property
-    def id(self) -> str:
-        """The trajectory's id in the journal."""
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files that have records of it."""
-
-    def written(self) -> None:
-        """Drops what is stored: the trajectory's line is in its file."""
-
-
+_ended = attrgetter("ended")
 _DIGITS = 6
 """Characters of a token id in an answer, with its comma."""
 
@@ -87,8 +39,9 @@ class StepLog:
     def __init__(self, *, keep: int | None = None) -> None:
         """``keep`` is the most calls to hold: older ones are dropped. Without it all are, and steps share storage."""
         self._lock = threading.RLock()
-        # Held while calls are decoded, which may take a second; never while `_lock` is: a call that begins takes that.
-        self._decoding = threading.RLock()
+        # Never taken while `_lock` is held, which a call that begins takes: decoding may take a second.
+        self.completing = threading.RLock()
+        """Held while calls are decoded, and while the closed trajectory is completed."""
         self._calls: MutableSequence[Call] = [] if keep is None else deque(maxlen=keep)
         # No shared storage for a bounded log: it would keep the tokens of dropped calls for ever.
         self._stores = Stores() if keep is None else None
@@ -97,7 +50,7 @@ class StepLog:
         self.model_frames: list[ModelCallFrame] = []
         """The model calls among ``frames``."""
         self.is_closed = False
-        """True once the trajectory's block has ended: no further call is admitted, running ones go on."""
+        """True once the trajectory's block has ended: no further call is added, running ones go on."""
         self.on_call_end: Callable[[], object] | None = None
         """Called, if set, whenever a call ends. The garbage collector may be the caller: it must take no lock."""
         self.journal: TrajectoryJournal | None = None
@@ -111,7 +64,7 @@ class StepLog:
         """False in a fork of the process that opened the log: what is recorded here would never be written."""
         renew_after_fork(self, StepLog.reset_after_fork)
 
-    def admit(self, call: Call) -> bool:
+    def add(self, call: Call) -> bool:
         """Adds a call that begins; False if the log is closed, or another process's (this one was forked)."""
         # Looked at without the lock first: a closed log holds it while all its calls are decoded.
         if not self.is_ours or self.is_closed:
@@ -130,7 +83,7 @@ class StepLog:
         """
         self.is_ours = False
         self._lock = threading.RLock()
-        self._decoding = threading.RLock()
+        self.completing = threading.RLock()
         if self._stores is not None:
             self._stores = Stores()
 
@@ -155,23 +108,20 @@ class StepLog:
             self.on_call_end()
 
     def call_received(self, call: Call) -> None:
-        """Called about once a second while the response of a call of this log arrives."""
+        """Called about once a second while the response arrives."""
         if self.journal is None:
             call.journal_due = math.inf
         else:
             self.journal.call_received(call)
 
     def call_amended(self, call: Call) -> None:
-        """Called when a call of this log fails after its end, such as an answer that the client cannot read."""
+        """Called when a call fails after its end, such as an answer that the client cannot read."""
         if self.journal is not None:
             self.journal.call_amended(call)
 
-    def settle(self, call: Call, *, wait: bool = True) -> bool:
-        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
-
-        Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of this log.
-        """
-        if not self._decoding.acquire(blocking=wait):
+    def decode(self, call: Call, *, wait: bool = True) -> bool:
+        """Decodes a finished call, as the function ``decode`` of ``call`` does."""
+        if not self.completing.acquire(blocking=wait):
             return False
         try:
             if call.steps is None:
@@ -180,7 +130,7 @@ class StepLog:
                 self._count_bytes(call)
                 call.drop_bytes()
         finally:
-            self._decoding.release()
+            self.completing.release()
         give_way()
         return True
 
@@ -207,7 +157,7 @@ class StepLog:
         with self._lock:
             begun = list(self._calls)
         # Not only around each: a call that ends meanwhile must not lose its bytes while its running step is made.
-        with self._decoding:
+        with self.completing:
             calls = [(call, self._steps_of(call)) for call in begun]
             if any(call.settings.is_http for call in begun):
                 join_retries(begun)
@@ -222,7 +172,7 @@ class StepLog:
         return steps
 
     def close(self) -> None:
-        """Admits no further call and ends the open frames. Running calls go on; nothing is decoded."""
+        """Takes no further call and ends the open frames. Running calls go on; nothing is decoded."""
         # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected later.
         try:
             guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
@@ -233,7 +183,7 @@ class StepLog:
     @property
     def is_running(self) -> bool:
         """Whether a call has not ended, such as a stream that is still being read."""
-        return any(call.ended is None for call in list(self._calls))
+        return None in map(_ended, list(self._calls))
 
     def abandon(self) -> None:
         """Ends the running calls: their steps hold what has arrived, and what comes later is not recorded."""
@@ -242,12 +192,12 @@ class StepLog:
                 end(call)
 
     def trim(self) -> None:
-        """Frees what storing further steps would need. To be called with ``completing`` held, like ``forget``."""
+        """Frees what storing further steps would need. To be called with ``completing`` held, like ``clear``."""
         if self._stores is not None:
             self._stores.finish()
 
-    def forget(self) -> None:
-        """Lets go of the calls and frames of a closed log: its steps have been taken, and there are none any more."""
+    def clear(self) -> None:
+        """Drops the calls and frames of a closed log: its steps have been taken, and there are none any more."""
         for call in self._calls:
             # The caller's stream references its call: kept for long, it would keep all steps alive. The empty list, not
             # None, marks the call as decoded.
@@ -256,11 +206,6 @@ class StepLog:
         self._reported.clear()
         guard.run_all("frame", *(frame.forget for frame in frames))
 
-    @property
-    def completing(self) -> threading.RLock:
-        """Lock that is held while calls are decoded and the closed trajectory is completed."""
-        return self._decoding
-
     def _steps_of(self, call: Call) -> list[Step]:
         try:
             if call.ended is None:
@@ -268,7 +213,7 @@ class StepLog:
                     return [running_step(call)]
                 # Its reader stopped at the last event, and has yet to close it, as litellm does: all is there.
                 end(call)
-            settle(call)
+            decode(call)
         except Exception as error:
             # A call that cannot be decoded must not cost the steps of the others.
             guard.failed("settle", call, error)
@@ -302,34 +247,23 @@ def _supersede_retrievals(steps: list[Step]) -> None:
 
 
 class OpenFrame(Protocol):
-    """The methods of a frame that closing its trajectory calls."""
+    """What a log calls of the frames around its calls: ``scope.Frame``."""
 
-    def abandon(self) -> None:
-        """Ends the frame if no hook has ended it."""
-
-    def forget(self) -> None:
-        """Drops references to calls, answers and steps."""
+    def abandon(self) -> None: ...
+    def forget(self) -> None: ...
 
 
 class ModelCallFrame(OpenFrame, Protocol):
-    """The part of a model call's frame that matching it with recorded calls needs."""
+    """What a log needs of a model call's frame to match it with recorded calls: ``frames.ModelFrame``."""
 
     calls: list[Call]
-    """Recorded calls that began in the frame's context."""
     response_id: str | None
-    """The provider's id of the answer, if the framework reported it."""
     began: float
-    """Start, as ``time.perf_counter`` seconds."""
 
     @property
-    def step_id(self) -> str:
-        """Id of its first step."""
-
-    def mark_all(self, seen: Sequence[list[Step]]) -> None:
-        """Adds the framework's metadata to the steps of each matched call."""
-
-    def steps(self) -> list[Step]:
-        """Steps made from the framework's data, for a frame without a recorded call."""
+    def step_id(self) -> str: ...
+    def mark_all(self, seen: Sequence[list[Step]]) -> None: ...
+    def steps(self) -> list[Step]: ...
 
 
 def join_frames_with_calls(frames: Sequence[ModelCallFrame], calls: Sequence[tuple[Call, list[Step]]]) -> list[Step]:
@@ -392,7 +326,10 @@ def join_retries(calls: Iterable[Call]) -> None:
             alike.remove(earlier)
             # Not before its end: the journal would have the attempts of both in both.
             if call.ended is not None:
-                _take_over(call, earlier)
+                call.attempts[:0] = earlier.attempts
+                call.started, call.began = earlier.started, earlier.began
+                add_attempts(call)
+                earlier.steps = []
         if _has_failed(call):
             alike.append(call)
 
@@ -402,10 +339,3 @@ def _has_failed(call: Call) -> bool:
         return False
     status = call.attempts[-1].status
     return status is None or status in _MAY_BE_RETRIED or status >= 500
-
-
-def _take_over(call: Call, earlier: Call) -> None:
-    call.attempts[:0] = earlier.attempts
-    call.started, call.began = earlier.started, earlier.began
-    add_attempts(call)
-    earlier.steps = []

@@ -40,9 +40,9 @@ def watch(*, for_good: bool = False) -> None:
     _is_for_good = _is_for_good or for_good
     if _watched_pid != os.getpid():
         _watched_pid = os.getpid()
-        atexit.unregister(_close_all)
+        atexit.unregister(close_all)
         if not _is_left_to_caller:
-            atexit.register(_close_all)
+            atexit.register(close_all)
         _watch_worker()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _on_sigterm)
@@ -67,10 +67,11 @@ def _watch_worker() -> None:
     util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
     if util is not None and process is not None and process.parent_process() is not None:
         # Below 0: after the user's finalizers, which may close what would be aborted here.
-        util.Finalize(None, _close_all, exitpriority=-1)
+        util.Finalize(None, close_all, exitpriority=-1)
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """Runs the closers now; to be called by what ends the process in a way that runs nothing, such as ``os._exit``."""
     global _running_in
     _running_in = os.getpid()
     guard.run_all("exit", *_closers)
@@ -106,12 +107,7 @@ def leave_atexit() -> None:
     """From now on ``atexit`` does not run the closers: the caller calls ``close_all`` at the end of the process."""
     global _is_left_to_caller
     _is_left_to_caller = True
-    atexit.unregister(_close_all)
-
-
-def close_all() -> None:
-    """Runs the closers now: the process ends in a way that runs nothing, such as ``os._exit``."""
-    _close_all()
+    atexit.unregister(close_all)
 
 
 def is_signalled() -> bool:
@@ -139,7 +135,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 
 
 def _close_and_signal() -> None:
-    _close_all()
+    close_all()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rollout_trace import guard
 from rollout_trace.data.trajectory import Trajectory, to_task
-from rollout_trace.record import ancestry, fallback, lifecycle, process_end
+from rollout_trace.record import ancestry, lifecycle, process_end
 from rollout_trace.record.recording import current_recording, set_current_recording
 from rollout_trace.record.state import log_of
 
@@ -103,16 +103,13 @@ def of_call(here: Trajectory | None, started: datetime) -> Trajectory | None:
         own = _opened.get(task)
         if own is None and not process_end.is_running():
             own = _opened[task] = _open(here or (_of_origin if task is None else None))
-        if own is not None:
-            _begin_with(own.trajectory, started)
-        return None if own is None else own.trajectory
-
-
-def _begin_with(trajectory: Trajectory, started: datetime) -> None:
-    """Sets the start of the trajectory back to that of a call. Opening it may take long, for the first call's imports;
-    and of two calls in threads the later one may open it."""
-    if trajectory.is_open and trajectory.started_at is not None and started < trajectory.started_at:
-        trajectory.started_at = started
+        if own is None:
+            return None
+        begun = own.trajectory.started_at
+        if own.trajectory.is_open and begun is not None and started < begun:
+            # Opening it may take long, for the first call's imports; of two calls in threads the later may open it.
+            own.trajectory.started_at = started
+        return own.trajectory
 
 
 def _open(parent: Trajectory | None) -> _Opened:
@@ -121,7 +118,7 @@ def _open(parent: Trajectory | None) -> _Opened:
     trajectory = Trajectory(name=_name(), task=task, episode_id=episode)
     # Not into a recording of the program that happens to be open now: it is left long before the program ends.
     before = current_recording()
-    set_current_recording(fallback.for_the_rest())
+    set_current_recording(lifecycle.fallback_recording())
     try:
         lifecycle.begin(trajectory, parent)
     finally:

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
-import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
+from rollout_trace._forks import lock_for
 from rollout_trace._version import __version__
+from rollout_trace.credentials import MASK
 from rollout_trace.data import user_values
 
 _PACKAGES = {
@@ -39,21 +46,14 @@ COLLECTED = frozenset(
 )  # fmt: skip
 """The names that ``environment`` refuses: they are collected."""
 
-_lock = threading.RLock()
+_copy: Callable[[dict[str, Any]], dict[str, Any]] = to_builtins
+"""Copies a value that JSON can hold."""
+_lock = lock_for(__name__)
 _own: dict[str, Any] = {}
 """What the user added. Replaced as a whole, never changed: trajectories refer to it."""
 _collected: dict[str, Any] | None = None
 _versions: dict[str, str | None] = {}
 """By module; None where a module of that name is not the one that is meant."""
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def environment(**values: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def environment(**values: Any) -> dict[str, Any]:
             else:
                 own[name] = value
         _own = own
-    return {name: _copy(value) for name, value in own.items()}
+    return _copy(own)
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -119,17 +119,14 @@ class Pending:
 
     def __call__(self) -> dict[str, Any]:
         """The whole environment. What is to be collected is collected now, unless it has been."""
-        return {**provenance(), **self._added()}
-
-    def _added(self) -> dict[str, Any]:
-        return {name: _copy(value) for name, value in self._own.items()}
+        return {**provenance(), **_copy(self._own)}
 
     def so_far(self) -> dict[str, Any]:
         """What needs no collecting: the versions, what the user added, and what has been collected already."""
         known = _collected
         if known is not None and known["pid"] == os.getpid():
             return self()
-        return {**versions(), "pid": os.getpid(), **self._added()}
+        return {**versions(), "pid": os.getpid(), **_copy(self._own)}
 
 
 def provenance() -> dict[str, Any]:
@@ -141,11 +138,13 @@ def provenance() -> dict[str, Any]:
         elif _collected["pid"] != os.getpid():
             # Forked: the folder and its commit are as they were.
             _collected = {**_collected, **_of_process()}
-        found = dict(_collected)
-        found["packages"] = _packages()
-    # A copy, as of `git`: it is the trajectory's own. Keys are cut out of it as out of its other fields.
-    if found.get("command") is not None:
-        found["command"] = list(found["command"])
+        for module in _PACKAGES:
+            if module not in _versions and module in sys.modules:
+                _versions[module] = _version(module)
+        packages = {_PACKAGES[module]: version for module, version in _versions.items() if version is not None}
+        found = {**_collected, "packages": packages}
+    # Copies: they are the trajectory's own. Keys are cut out of them as out of its other fields.
+    found["command"] = list(found["command"])
     if found["git"] is None:
         del found["git"]
     else:
@@ -160,29 +159,25 @@ def versions() -> Mapping[str, str]:
 
 
 def _collect() -> dict[str, Any]:
-    # Imported on use, here and below: an agent's start should not wait for what is needed once, on another thread.
-    from rollout_trace.record import _process
-
     hash_seed = os.environ.get("PYTHONHASHSEED")
     return {
         **versions(),
         "implementation": platform.python_implementation(),
         "host": _host(),
         **_of_process(),
-        "command": _process.command_line(),
+        "command": command_line(),
         **({} if hash_seed is None else {"python_hash_seed": hash_seed}),
-        "git": _git(),
+        "git": _git_here(),
     }
 
 
 def _of_process() -> dict[str, Any]:
-    from rollout_trace.record import _process
-
-    started = _process.start_of_process()
+    started = start_of_process()
     return {"pid": os.getpid(), **({} if started is None else {"process_started": started})}
 
 
 def _host() -> str:
+    # Imported on use, here and below: an agent's start should not wait for what is needed once, on another thread.
     import socket
 
     try:
@@ -191,21 +186,11 @@ def _host() -> str:
         return platform.node()
 
 
-def _git() -> dict[str, Any] | None:
-    from rollout_trace.record._git import git_state
-
+def _git_here() -> dict[str, Any] | None:
     try:
         return git_state(os.getcwd())
     except Exception:  # The folder is gone, or `.git` holds what git never writes.
         return None
-
-
-def _packages() -> dict[str, str]:
-    """Versions of the known packages that are imported so far."""
-    for module in _PACKAGES:
-        if module not in _versions and module in sys.modules:
-            _versions[module] = _version(module)
-    return {_PACKAGES[module]: version for module, version in _versions.items() if version is not None}
 
 
 def _version(module: str) -> str | None:
@@ -241,7 +226,176 @@ def _json(value: Any, place: str) -> Any:
         ) from None
 
 
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
+# The process and its command line
+
+LONGEST = 1000
+"""Most characters of one argument that are kept: ``python -c`` has a whole program in it."""
+_NAMES = frozenset(
+    {"key", "apikey", "token", "accesstoken", "authtoken", "password", "passwd", "passphrase", "pwd", "secret",
+     "secrets", "credential", "credentials", "auth", "authorization", "bearer", "cookie"}
+)  # fmt: skip
+"""Words in the name of an option whose value is a secret: ``--openai-api-key``, ``hf_token=``."""
+_WORD = rf"(?:[\w.+-]*[_.+-])?(?:{'|'.join(sorted(_NAMES, key=len, reverse=True))})"
+_PATTERNS = (
+    # scheme://user:password@host
+    (r"(?<=://)[^/\s@\"']+(?=@)", MASK),
+    # Authorization: Bearer ..., x-api-key: ...
+    (r"(?i)\b(authorization[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?)[^\s\"',;}]+", rf"\1{MASK}"),
+    (r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}", rf"\1{MASK}"),
+    # api_key=..., "token": "...", also in a program or a JSON text
+    (rf"(?i)(?<!\w)(-*{_WORD}[\"']?\s*(?:=|:)\s*)(?!(?:bearer|basic|token)\s)"
+     r"(?:\"[^\"]*\"|'[^']*'|[^\s\"',;&}]+)", rf"\1{MASK}"),
+    # What is recognised by itself.
+    (r"\b(?:sk|pk|rk|gsk|hf|nvapi|xai|glpat|ghp|gho|ghs|ghu|github_pat|r8|pplx|fw|tvly)[-_][\w-]{12,}", MASK),
+    (r"\bxox[abeoprs]-[\w-]{10,}", MASK),
+    (r"\bA(?:KIA|SIA)[A-Z0-9]{16}\b", MASK),
+    (r"\bAIza[\w-]{30,}", MASK),
+    (r"\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*", MASK),
+    (r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", MASK),
+)  # fmt: skip
+"""What is cut out, and what stands in its place. Compiled on use: see ``_host``."""
+_OPTION = rf"(?i)--?{_WORD}"
+
+
+def command_line(arguments: list[str] | None = None) -> list[str]:
+    """The arguments that this process was started with, the interpreter's own included, without secrets."""
+    given = list(sys.orig_argv) if arguments is None else arguments
+    kept: list[str] = []
+    is_secret = False
+    for argument in given:
+        if is_secret and not argument.startswith("--"):
+            kept.append(MASK)
+            is_secret = False
+            continue
+        is_secret = re.fullmatch(_OPTION, argument) is not None
+        kept.append(_shortened(without_secrets(argument)))
+    return kept
+
+
+def without_secrets(text: str) -> str:
+    """A text, at most 2,000 characters of it, without what is recognised as a key, a password or a token."""
+    # Two patterns take time with the square of a text without spaces.
+    text = _shortened(text, 2 * LONGEST)
+    for pattern, replacement in _PATTERNS:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def _shortened(text: str, length: int = LONGEST) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def start_of_process() -> str | None:
+    """When this process was started, as an ISO date in UTC; None where the system does not have it at hand."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            # After the name of the program, which is in brackets and may hold anything: field 22, in clock ticks.
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return datetime.fromtimestamp(time.time() - age, timezone.utc).isoformat(timespec="milliseconds")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+# The repository
+
+DIRTY_TIMEOUT = 0.03
+"""Seconds that ``git status`` may take: in a big repository it takes seconds, and then it is not known."""
+_COMMIT = r"[0-9a-f]{40}(?:[0-9a-f]{24})?"
+
+
+def git_state(folder: str | os.PathLike[str], *, timeout: float = DIRTY_TIMEOUT) -> dict[str, Any] | None:
+    """``commit``, ``branch`` and ``dirty`` of the repository that a folder is in; None outside of one.
+
+    ``commit`` is missing before the first one, ``branch`` with a detached HEAD, ``dirty`` where it is not known in
+    time, or git is not installed. Files that git does not track do not count.
+
+    Raises:
+        OSError: its files cannot be read.
+    """
+    git_folder = _git_folder(Path(folder))
+    if git_folder is None:
+        return None
+    commit, branch = _head(git_folder)
+    question = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules")
+    changes = None if commit is None else _git(*question, folder=folder, timeout=timeout)
+    found = {"commit": commit, "branch": branch, "dirty": None if changes is None else bool(changes.strip())}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _git_folder(folder: Path) -> Path | None:
+    folder = folder.resolve()
+    for one in (folder, *folder.parents):
+        place = one / ".git"
+        if place.is_dir():
+            return place if (place / "HEAD").exists() else None
+        if place.is_file():  # A worktree or a submodule.
+            target = place.read_text("utf-8", "replace").partition("gitdir:")[2].strip()
+            return (one / target) if target else None
+    return None
+
+
+def _head(git_folder: Path) -> tuple[str | None, str | None]:
+    """Commit and branch, read from the files that git keeps: faster than git itself."""
+    head = (git_folder / "HEAD").read_text("utf-8", "replace").strip()
+    if not head.startswith("ref:"):
+        return (head if re.fullmatch(_COMMIT, head) else None), None
+    reference = head.partition("ref:")[2].strip()
+    branch = reference.removeprefix("refs/heads/")
+    if branch == ".invalid":  # Kept in a table that only git reads.
+        commit = (_git("rev-parse", "HEAD", folder=git_folder, timeout=DIRTY_TIMEOUT) or "").strip()
+        return (commit if re.fullmatch(_COMMIT, commit) else None), None
+    return _resolved(git_folder, reference), branch
+
+
+def _resolved(git_folder: Path, reference: str, depth: int = 0) -> str | None:
+    for folder in (git_folder, _common(git_folder)):
+        try:
+            text = (folder / reference).read_text("utf-8", "replace").strip()
+        except (OSError, ValueError):
+            text = _packed(folder, reference) or ""
+        if text.startswith("ref:") and depth < 5:
+            return _resolved(git_folder, text.partition("ref:")[2].strip(), depth + 1)
+        if re.fullmatch(_COMMIT, text):
+            return text
+    return None
+
+
+def _common(git_folder: Path) -> Path:
+    """The folder of the references: of a worktree, that of the repository it belongs to."""
+    try:
+        return git_folder / (git_folder / "commondir").read_text("utf-8", "replace").strip()
+    except OSError:
+        return git_folder
+
+
+def _packed(folder: Path, reference: str) -> str | None:
+    try:
+        with open(folder / "packed-refs", encoding="utf-8", errors="replace") as lines:
+            return next((line[: -len(reference) - 2] for line in lines if line.endswith(f" {reference}\n")), None)
+    except OSError:
+        return None
+
+
+def _git(*arguments: str, folder: str | os.PathLike[str], timeout: float) -> str | None:
+    """What git prints; None where it fails, is not installed, or takes longer."""
+    import subprocess
+
+    # Without the variables of a hook that runs this program, and without taking the lock of the index.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        # No command of the repository's own is run: `core.fsmonitor` may name one.
+        done = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *arguments],
+            cwd=folder,
+            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout,
+            check=True,
+        )
+    except Exception:
+        # Not installed, no repository to it, too slow; or the interpreter is ending, and starts no process any more.
+        return None
+    return done.stdout.decode("utf-8", "replace")

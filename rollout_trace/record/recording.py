@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -13,21 +12,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
+from rollout_trace._forks import lock_for
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
-from rollout_trace.record.families import Elsewhere
-from rollout_trace.record.handover import Family
+from rollout_trace.record.episode import Episode, OtherProcesses
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
-from rollout_trace.record.state import state_of
 from rollout_trace.record.write_queue import WriteQueue
 
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.media import MediaMode
-    from rollout_trace.file.shards import Compression
+    from rollout_trace.file.shards import Compression, ShardWriter
+    from rollout_trace.file.shards_upload import UploadedShards
+    from rollout_trace.file.writer import JSONLWriter
     from rollout_trace.record.journal import Journal
     from rollout_trace.record.redaction import Redact
 
@@ -105,16 +105,20 @@ class recording:
         if prices is not None and not hasattr(prices, "apply"):
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
         settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
-        self._file_settings: dict[str, Any] = settings
-        _check_file_settings(settings, is_path=isinstance(target, (str, os.PathLike)))
-        self._shard_settings: dict[str, Any] = {
+        shards = {
             "shard_bytes": shard_bytes,
             "shard_seconds": shard_seconds,
             "compression": compression,
             "spool": spool,
         }
+        # By the names of the arguments: `_changed`.
+        self._file_settings: dict[str, Any] = settings
+        self._shard_settings: dict[str, Any] = {**shards, "spool": spool}
+        _check_file_settings(self._file_settings, target)
         _check_shard_settings(self._shard_settings, target)
         self._target = target
+        self.name = shown(str(target)) if is_address(target) else str(target)
+        """The target, for messages."""
         self._prices = prices
         self._is_journaled = journal
         self._redactor = Redactor(redact)
@@ -125,8 +129,8 @@ class recording:
         self._queue: WriteQueue | None = None
         self.journal: Journal | None = None
         """Where finished calls are kept until their trajectory is written; None without one."""
-        self.elsewhere = Elsewhere(None)
-        """What is settled at its end with other processes that write to the output."""
+        self.others = OtherProcesses(None)
+        """What is noted at its end for other processes that write to the output."""
         self._is_entered = False
         self._is_ended_by_exit = False
         self._outer: recording | None = None
@@ -142,18 +146,15 @@ class recording:
             self._is_entered = True
         # Outside of the lock, which every closing trajectory takes: opening a file may wait for a disk.
         try:
-            return self._open()
+            writer = self._open_target()
+            self._outer = _current.get()
+            _current.set(self)
+            _open_recordings.append(self)
+            guard.run_all("exit", process_end.watch)
+            return writer
         except BaseException:
             self._is_entered = False
             raise
-
-    def _open(self) -> Writer:
-        writer = self._open_target()
-        self._outer = _current.get()
-        _current.set(self)
-        _open_recordings.append(self)
-        guard.run_all("exit", process_end.watch)
-        return writer
 
     def open_without_block(self) -> None:
         """Opens it for those who name it: no context is in it, and it is none of ``open_recordings``.
@@ -165,19 +166,25 @@ class recording:
 
     def _open_target(self) -> Writer:
         credentials.add_secret_headers(self._secret_headers)
-        if isinstance(self._target, (str, os.PathLike)):
-            writer, close = self._open_file(self._target)
-        else:
-            writer, close = self._target, _nothing
+        target, place, close = self._target, None, []
+        if isinstance(target, (str, os.PathLike)):
+            target, place = self._open_path(target)
+            close = [target.close]
+        if place is not None and self._is_journaled:
+            from rollout_trace.record.journal import Journal
+
+            self.journal = Journal(place, mode=self._file_settings["mode"], redactor=self._redactor)
+            close.append(self.journal.close)
+        self._writer = writer = target
         self._writer = writer
         # Now: the program may change its folder.
         path = getattr(writer, "path", None)
         self._path = absolute(path) if isinstance(path, (str, os.PathLike)) else None
-        self.elsewhere = Elsewhere(self._path)
+        self.others = OtherProcesses(self._path)
         self._sink = Sink(
             writer,
             self.name,
-            close=close,
+            close=partial(guard.run_all, "close", *close),
             prices=self._prices,
             redactor=self._redactor,
             journal=self.journal,
@@ -185,51 +192,39 @@ class recording:
         self._queue = WriteQueue(self._sink)
         if self.journal is not None:
             self.journal.wake = self._queue.wake
-            if self._redactor.has_rules:
+            if self.is_redacted:
                 # What is redacted is journaled by the thread: it must be there when the first call ends.
                 self._queue.start()
         return writer
 
-    def _open_file(self, path: str | os.PathLike[str]) -> tuple[Writer, Callable[[], object]]:
-        """The writer of the file, and the function that closes it and the journal."""
-        from rollout_trace.file.writer import JSONLWriter
+    def _open_path(
+        self, path: str | os.PathLike[str]
+    ) -> tuple[JSONLWriter | ShardWriter | UploadedShards, Path | None]:
+        """The writer of a file, a folder or an address, and the place beside which its journal is; None without one."""
+        if not is_folder_target(path):
+            from rollout_trace.file.writer import JSONLWriter
 
-        if is_folder_target(path):
-            return self._open_shards(to_local(path))
-        writer = JSONLWriter(to_local(path), **self._file_settings)
-        # Beside a device, such as /dev/null, is no place for a journal, and nothing to recover.
-        is_device = os.path.exists(writer.path) and not os.path.isfile(writer.path)
-        return writer, self._with_journal(writer.close, None if is_device else writer.path)
-
-    def _open_shards(self, folder: str) -> tuple[Writer, Callable[[], object]]:
-        """The same of a folder, or an address, of shards."""
+            writer = JSONLWriter(to_local(path), **self._file_settings)
+            # Beside a device, such as /dev/null, is no place for a journal, and nothing to recover.
+            is_device = os.path.exists(writer.path) and not os.path.isfile(writer.path)
+            return writer, None if is_device else writer.path
         from rollout_trace.file.shards import Settings, ShardWriter
         from rollout_trace.file.shards_upload import UploadedShards
 
-        settings = Settings(**self._shard_settings)
+        folder, settings = to_local(path), Settings(**self._shard_settings)
         if not is_address(folder):
             shards = ShardWriter(folder, settings, self._file_settings)
-            return shards, self._with_journal(shards.close, shards.path)
+            return shards, shards.path
         uploaded = UploadedShards(folder, settings, self._file_settings)
         # Until a shard is uploaded, what has not been written to it is on this machine, as the shard is.
-        return uploaded, self._with_journal(uploaded.close, uploaded.spool)
-
-    def _with_journal(self, close: Callable[[], object], path: Path | None) -> Callable[[], object]:
-        """Opens the journal of an output, if there is to be one; the function that closes both."""
-        if not self._is_journaled or path is None:
-            return close
-        from rollout_trace.record.journal import Journal
-
-        journal = self.journal = Journal(path, mode=self._file_settings["mode"], redactor=self._redactor)
-        return partial(guard.run_all, "close", close, journal.close)
+        return uploaded, uploaded.spool
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._was_ended():
-            return
-        self._stop()
-        self._raise_lost(error)
+        if not self._was_ended():
+            self._stop()
+            self._raise_lost(error)
 
     async def __aenter__(self) -> Writer:
         return self.__enter__()
@@ -261,7 +256,7 @@ class recording:
     def _end(self, queue: WriteQueue, timeout: float | None = None) -> bool:
         is_written = queue.stop(timeout)
         if is_written:
-            guard.run_all("episodes", self.elsewhere.settle)
+            guard.run_all("episodes", self.others.note)
         return is_written
 
     def end_with_process(self, deadline: float) -> None:
@@ -293,11 +288,6 @@ class recording:
         """Raises what could not be written, unless an exception of the agent is on its way."""
         if self._sink is not None and self._sink.has_lost and error is None:
             raise self._sink.write_error()
-
-    @property
-    def name(self) -> str:
-        """The target, for messages."""
-        return shown(str(self._target)) if is_address(self._target) else str(self._target)
 
     @property
     def path(self) -> str | None:
@@ -342,16 +332,16 @@ class recording:
         queue = self._queue
         return queue is None or queue.flush(timeout)
 
-    def write(self, family: list[Trajectory]) -> bool:
+    def write(self, trajectories: list[Trajectory]) -> bool:
         """Queues closed trajectories, to be written together by the recording's thread; False once it has ended."""
         # Read once: another thread may leave the block meanwhile.
         queue = self._queue
-        if queue is None or not queue.put(Family(family)):
+        if queue is None or not queue.put(episode := Episode(trajectories)):
             return False
-        self.elsewhere.add(family)
-        for trajectory in family:
-            if (state := state_of(trajectory)) is not None:
-                state.handed_to = self.name
+        self.others.add(episode)
+        for member in episode.members:
+            if member.state is not None:
+                member.state.handed_to = self.name
         return True
 
 
@@ -359,10 +349,6 @@ def _unwatch() -> None:
     """Takes off the handler of SIGTERM, once nothing is left to write."""
     if not _open_recordings:
         guard.run_all("exit", process_end.unwatch)
-
-
-def _nothing() -> None:
-    """A target of the user's own is closed by the user."""
 
 
 async def _outside_the_loop(function: Callable[[], object]) -> None:
@@ -378,41 +364,34 @@ async def _outside_the_loop(function: Callable[[], object]) -> None:
         await loop.run_in_executor(None, function)
 
 
-_FILE_DEFAULTS: dict[str, Any] = {"media": "inline", "fsync": False, "lock_timeout": 10.0, "mode": None}
+def _changed(settings: dict[str, Any]) -> str | None:
+    """The first of the arguments of ``recording`` that is not its default; None where all are."""
+    defaults: Any = recording.__init__.__kwdefaults__
+    return next((f"{name}={value!r}" for name, value in settings.items() if value != defaults[name]), None)
 
 
-def _check_file_settings(settings: dict[str, Any], *, is_path: bool) -> None:
-    changed = [(name, value) for name, value in settings.items() if value != _FILE_DEFAULTS[name]]
-    if changed and not is_path:
-        name, value = changed[0]
-        raise ValueError(f"{name}={value!r} is for a path: give it to the writer, JSONLWriter(path, {name}={value!r}).")
-    if changed:
-        from rollout_trace.file.media import check_mode
-        from rollout_trace.file.replacing import check_permissions
-        from rollout_trace.file.writer import check_lock_timeout
-
-        check_mode(settings["media"])
-        check_permissions(settings["mode"])
-        check_lock_timeout(settings["lock_timeout"])
-
-
-_SHARD_DEFAULTS: dict[str, Any] = {
-    "shard_bytes": 256 * 1024 * 1024,
-    "shard_seconds": 600.0,
-    "compression": None,
-    "spool": None,
-}
-
-
-def _check_shard_settings(settings: dict[str, Any], target: Any) -> None:
-    changed = [(name, value) for name, value in settings.items() if value != _SHARD_DEFAULTS[name]]
-    if not changed:
+def _check_file_settings(settings: dict[str, Any], target: object) -> None:
+    changed = _changed(settings)
+    if changed is None:
         return
-    name, value = changed[0]
+    if not isinstance(target, (str, os.PathLike)):
+        raise ValueError(f"{changed} is for a path: give it to the writer, JSONLWriter(path, {changed}).")
+    from rollout_trace.file.media import check_mode
+    from rollout_trace.file.replacing import check_permissions
+    from rollout_trace.file.writer import check_lock_timeout
+
+    check_mode(settings["media"])
+    check_permissions(settings["mode"])
+    check_lock_timeout(settings["lock_timeout"])
+
+
+def _check_shard_settings(settings: dict[str, Any], target: object) -> None:
+    changed = _changed(settings)
+    if changed is None:
+        return
     if not isinstance(target, (str, os.PathLike)) or not is_folder_target(target):
         raise ValueError(
-            f'{name}={value!r} is for shards: give a folder, such as "rollouts/", or an address, such as '
-            '"s3://bucket/rollouts".'
+            f'{changed} is for shards: give a folder, such as "rollouts/", or an address, such as "s3://bucket/rollouts".'
         )
     from rollout_trace.file.shards import Settings
 
@@ -433,18 +412,7 @@ def _check_target(target: Any) -> None:
 
 _current: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
 _open_recordings: list[recording] = []
-_lock = threading.RLock()
-
-
-def reset() -> None:
-    """Renews the lock in a forked process: another thread may have held it at the fork."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    # Where the state is, not where it is used: a process may use recordings and no client.
-    os.register_at_fork(after_in_child=reset)
+_lock = lock_for(__name__)
 
 
 def current_recording() -> recording | None:

@@ -1,145 +1,154 @@
-"""Makes trajectories of the records of a journal; calls are decoded by the same code as live ones."""
+"""What dead processes left: reads their journals, and makes trajectories of the records, decoded as live calls are."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rollout_trace import guard
+from rollout_trace._field_docs import document_fields
 from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import Cost, ErrorInfo, Step, amend
 from rollout_trace.data.trajectory import Trajectory, new_trajectory
+from rollout_trace.errors import WriteError
 from rollout_trace.file import journal_format as form
+from rollout_trace.file import journal_lock
 from rollout_trace.file.arrays import share_rows
 from rollout_trace.file.decode import decode
-from rollout_trace.file.difference import Difference
-from rollout_trace.file.encode import PARTS, from_parts
+from rollout_trace.file.encode import from_parts
+from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX
 from rollout_trace.file.journal_format import Record
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
-from rollout_trace.record import journal_calls
+from rollout_trace.guard import printable
+from rollout_trace.record import journal_records
 from rollout_trace.record.call import Call
+from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.record.log import StepLog
-from rollout_trace.record.tool_links import link_tool_runs
-
-Report = Callable[[Record, str], None]
-"""Takes a record that could not be used, and the reason."""
 
 
 @dataclass(slots=True, eq=False)
 class Pieces:
-    """The records of one trajectory, in the order in which they were written."""
+    """The records of one trajectory, in the order in which they were written. Those of unknown kinds are not used."""
 
     id: str
-    heads: list[Record] = field(default_factory=list)
+    records: list[Record]
     calls: dict[str, list[Record]] = field(default_factory=dict)
     """The records of each call: its parts, its end, and what became known later."""
-    steps: list[Record] = field(default_factory=list)
-    runs: list[Record] = field(default_factory=list)
-    final: Record | None = None
-    """What the final steps have beside what their bytes give."""
-    is_written: bool = False
-    """True if the journal itself has it that the output holds the trajectory."""
+    damaged: list[tuple[Record, str]] = field(default_factory=list)
+    """Those that could not be used, each with the reason."""
+
+    def __post_init__(self) -> None:
+        self.records.sort(key=_written_at)
+        for record in self.of(form.CALL, form.PART, form.AMEND):
+            self.calls.setdefault(str(record.head.get("call")), []).append(record)
+
+    def report(self, record: Record, problem: str) -> None:
+        """Notes that a record could not be used."""
+        self.damaged.append((record, problem))
+
+    def of(self, *kinds: int) -> list[Record]:
+        """The records of these kinds."""
+        return [one for one in self.records if one.kind in kinds]
 
     @property
-    def first(self) -> Record:
-        """One of its records, for messages."""
-        calls = [one for records in self.calls.values() for one in records]
-        return next(iter([*self.heads, *calls, *self.steps, *self.runs, *([self.final] if self.final else [])]))
+    def final(self) -> Record | None:
+        """What the final steps have beside what their bytes give."""
+        return next(iter(self.of(form.FINAL)[-1:]), None)
 
-    def add(self, record: Record) -> None:
-        """Adds a record; ignores one of a kind that this version does not know."""
-        if record.kind == form.HEAD:
-            self.heads.append(record)
-        elif record.kind in (form.CALL, form.PART, form.AMEND):
-            self.calls.setdefault(str(record.head.get("call")), []).append(record)
-        elif record.kind == form.STEPS:
-            self.steps.append(record)
-        elif record.kind == form.FINAL:
-            self.final = record
-        elif record.kind == form.TOOL_RUN:
-            self.runs.append(record)
-        elif record.kind == form.WRITTEN:
-            self.is_written = True
+    @property
+    def is_written(self) -> bool:
+        """True if the journal itself has it that the output holds the trajectory."""
+        return bool(self.of(form.WRITTEN))
 
 
-def trajectory_of(pieces: Pieces, report: Report) -> Trajectory:
-    """The trajectory. What cannot be used is left out and reported."""
-    trajectory = _fields(pieces, report)
-    steps = _steps(pieces, report)
+def _written_at(record: Record) -> float:
+    at = record.head.get("at")
+    return float(at) if isinstance(at, (int, float)) else 0.0
+
+
+def trajectory_of(pieces: Pieces) -> Trajectory:
+    """The trajectory. What cannot be used is left out, and is in ``pieces.damaged``."""
+    final, heads = pieces.final, pieces.of(form.HEAD)
+    trajectory = _fields(pieces, heads, final)
+    steps = _steps(pieces)
     order: dict[str, int] = {}
-    if pieces.final is not None:
-        _set_amended(steps, pieces.final, report)
-        order = {name: at for at, name in enumerate(pieces.final.head.get("order") or ())}
-    if order or pieces.steps:
-        steps.sort(key=lambda step: (order.get(step.id, len(order)), _start(step)))
+    if final is not None:
+        _set_amended(steps, final, pieces)
+        order = {name: at for at, name in enumerate(final.head.get("order") or ())}
+    if order or pieces.of(form.STEPS):
+        steps.sort(key=lambda step: (order.get(step.id, len(order)), _seconds(step.started_at)))
     for at, step in enumerate(steps):
         amend(step, index=at, agent=step.agent if step.agent is not None else trajectory.name)
     trajectory.steps = steps
-    if not any(one.head.get("is_closed") for one in pieces.heads):
+    if not any(one.head.get("is_closed") for one in heads):
         object.__setattr__(trajectory, "status", "aborted")
     guard.run_all("recover", lambda: costs.fill_provider_costs(steps), lambda: link_tool_runs(trajectory))
     return trajectory
 
 
-def _start(step: Step) -> float:
-    return 0.0 if step.started_at is None else step.started_at.timestamp()
+def _seconds(time: datetime | None) -> float:
+    return 0.0 if time is None else time.timestamp()
 
 
-def _fields(pieces: Pieces, report: Report) -> Trajectory:
-    runs = [dumps(run) for run in _runs(pieces)]
-    for record in reversed(pieces.heads):
+def _fields(pieces: Pieces, heads: list[Record], final: Record | None) -> Trajectory:
+    # As the final record has them, where it was needed for that.
+    runs = None if final is None else final.head.get("tool_runs")
+    if not isinstance(runs, list):
+        runs = [record.head.get("run") for record in pieces.of(form.TOOL_RUN)]
+    encoded = [dumps(run) for run in runs]
+    for record in reversed(heads):
         try:
-            head = bytes(record.blobs[0])
-            return _with_runs(head, runs)
+            return _with_runs(bytes(record.blobs[0]), encoded)
         except (BadLine, IndexError) as error:
-            report(record, f"fields of trajectory {pieces.id}: {error}")
+            pieces.report(record, f"fields of trajectory {pieces.id}: {error}")
     # No record of its fields is whole: the calls are worth having without them.
     found = _with_runs(dumps({"schema": SCHEMA, "id": pieces.id}), [])
     return new_trajectory({"id": pieces.id, "tool_runs": found.tool_runs})
 
 
-def _runs(pieces: Pieces) -> list[Any]:
-    """The tool runs: as the final record has them, where it was needed for that."""
-    all_of_them = None if pieces.final is None else pieces.final.head.get("tool_runs")
-    return all_of_them if isinstance(all_of_them, list) else [record.head.get("run") for record in pieces.runs]
-
-
 def _with_runs(head: bytes, runs: list[bytes]) -> Trajectory:
     trajectory = decode(head.rstrip()[:-1] + b',"tool_runs":[' + b",".join(runs) + b"]}")
-    trajectory.tool_runs.sort(key=lambda run: 0.0 if run.started_at is None else run.started_at.timestamp())
+    trajectory.tool_runs.sort(key=lambda run: _seconds(run.started_at))
     return trajectory
 
 
-def _steps(pieces: Pieces, report: Report) -> list[Step]:
+def _steps(pieces: Pieces) -> list[Step]:
     log, calls = StepLog(), {}
     for name, records in pieces.calls.items():
-        call = _call(records, report)
+        call = _call(records, pieces)
         if call is not None:
             calls[name] = call
     for call in sorted(calls.values(), key=lambda one: one.began):
-        log.admit(call)
+        log.add(call)
     steps: dict[str, Step] = {}
-    for record, texts in _texts(pieces, report):
+    of_calls = (one for records in pieces.calls.values() for one in records)
+    for record, texts in journal_records.texts_of([*of_calls, *pieces.of(form.STEPS)]):
         if record.kind == form.STEPS:
-            for step in _decoded(record, texts, report):
+            for step in _decoded(record, texts, pieces):
                 steps.setdefault(step.id, step)
             continue
         name = str(record.head.get("call"))
         # Not the request of an attempt that was followed by another.
         if name in calls and record.head.get("number") == _latest(pieces.calls[name]).head.get("number"):
             call = calls.pop(name)
-            _fill(call, texts[0], pieces.calls[name], report)
+            _fill(call, texts[0], pieces.calls[name], pieces)
             # At once: the bytes of one call are held at a time.
-            log.settle(call)
+            log.decode(call)
     for call in calls.values():
-        _fill(call, None, pieces.calls[call.id], report)
-        log.settle(call)
+        _fill(call, None, pieces.calls[call.id], pieces)
+        log.decode(call)
     # Each record has the rows of its own steps.
     share_rows(steps.values())
     # A stream of which only the beginning is there, since its end could not be written; its steps could be, later.
@@ -160,22 +169,22 @@ def _joined(reported: list[Step], decoded: list[Step]) -> list[Step]:
     ]
 
 
-def _call(records: list[Record], report: Report) -> Call | None:
+def _call(records: list[Record], pieces: Pieces) -> Call | None:
     """The call of these records, without its bytes; None where no record has its facts."""
     ends = [one for one in records if one.kind == form.CALL] or [one for one in records if one.kind == form.PART]
     for record in reversed(ends):
         try:
-            call = journal_calls.call_of(record.head)
+            call = journal_records.call_of(record.head)
             for later in records:
                 if later.kind == form.AMEND:
-                    call.attempts = journal_calls.attempts_of(later.head)
-                    journal_calls.set_ends(call, later.head)
+                    call.attempts = journal_records.attempts_of(later.head)
+                    journal_records.set_ends(call, later.head)
             if call.ended is None:
                 # Its process was killed while the answer came: nothing is known after this record.
                 call.ended = float(record.head["at"])
             return call
         except Exception as error:
-            report(record, f"a call that cannot be read: {guard.describe(error)}")
+            pieces.report(record, f"a call that cannot be read: {guard.describe(error)}")
     return None
 
 
@@ -184,12 +193,12 @@ def _latest(records: list[Record]) -> Record:
     return [one for one in records if one.kind in (form.CALL, form.PART)][-1]
 
 
-def _fill(call: Call, request: bytes | None, records: list[Record], report: Report) -> None:
+def _fill(call: Call, request: bytes | None, records: list[Record], pieces: Pieces) -> None:
     """Gives a call its bytes. What is missing of them withholds its tokens: they would not be the model's."""
     latest = _latest(records)
     if request is None and latest.head.get("has_request"):
         call.faults.append("journal: the request is damaged, or the one that it was written as a difference of.")
-        report(latest, f"the request of call {call.id} cannot be restored")
+        pieces.report(latest, f"the request of call {call.id} cannot be restored")
     call.request = request if latest.head.get("has_request") else None
     number: Any = latest.head.get("number")
     end: Any = 0
@@ -202,64 +211,20 @@ def _fill(call: Call, request: bytes | None, records: list[Record], report: Repo
             call.chunks = []
         elif start != end:
             call.faults.append("journal: bytes of the response are damaged.")
-            report(record, f"bytes {end} to {start} of the response of call {call.id} are missing")
+            pieces.report(record, f"bytes {end} to {start} of the response of call {call.id} are missing")
         call.chunks.append(bytes(record.blobs[1]))
         end = record.head.get("to")
 
 
-def _texts(pieces: Pieces, report: Report) -> Iterator[tuple[Record, list[bytes | None]]]:
-    """The records that others are differences of, with their texts, by number: each base comes before what needs it."""
-    numbered: dict[int, Record] = {}
-    for record in (*(one for records in pieces.calls.values() for one in records), *pieces.steps):
-        number = record.head.get("number")
-        if isinstance(number, int) and ("difference" in record.head or record.kind == form.STEPS):
-            numbered.setdefault(number, record)
-    # How often each text is still needed: it is dropped with the last record that needs it.
-    needed = Counter((one[0], kind) for record in numbered.values() for kind, one in _references(record) if one)
-    kept: dict[tuple[int, int], bytes] = {}
-    for number in sorted(numbered):
-        record = numbered[number]
-        texts = []
-        for (kind, reference), blob in zip(_references(record), record.blobs, strict=False):
-            text = _text(reference, kind, bytes(blob), kept, needed)
-            if text is not None and needed[number, kind]:
-                kept[number, kind] = text
-            texts.append(text)
-        yield record, texts or [None]
-
-
-def _references(record: Record) -> list[tuple[int, Any]]:
-    if record.kind != form.STEPS:
-        return [(0, record.head.get("difference"))]
-    return list(enumerate(record.head.get("differences") or [None] * len(PARTS), 1))
-
-
-def _text(
-    reference: Any, kind: int, middle: bytes, kept: dict[tuple[int, int], bytes], needed: Counter[tuple[int, int]]
-) -> bytes | None:
-    """The whole text; None where its base is missing."""
-    if not reference:
-        return middle
-    number, prefix, suffix = reference
-    base = kept.get((number, kind))
-    needed[number, kind] -= 1
-    if not needed[number, kind]:
-        kept.pop((number, kind), None)
-    try:
-        return None if base is None else Difference(prefix, suffix, middle).apply(base)
-    except (ValueError, TypeError):
-        return None
-
-
-def _decoded(record: Record, texts: list[bytes | None], report: Report) -> list[Step]:
+def _decoded(record: Record, texts: list[bytes | None], pieces: Pieces) -> list[Step]:
     whole = [text for text in texts if text is not None]
-    if len(whole) != len(texts):
-        report(record, "steps that were written as a difference of ones that are damaged")
+    if len(whole) < len(texts):
+        pieces.report(record, "steps that were written as a difference of ones that are damaged")
         return []
     try:
         return decode(from_parts(whole)).steps
     except ValueError as error:  # A BadLine, or another number of parts.
-        report(record, f"steps that cannot be read: {error}")
+        pieces.report(record, f"steps that cannot be read: {error}")
         return []
 
 
@@ -278,7 +243,7 @@ _AMENDED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _set_amended(steps: list[Step], final: Record, report: Report) -> None:
+def _set_amended(steps: list[Step], final: Record, pieces: Pieces) -> None:
     """Sets what the final steps had beside what their bytes give: rewards, a framework's data."""
     by_id = {step.id: step for step in steps}
     for facts in final.head.get("amended") or ():
@@ -287,4 +252,250 @@ def _set_amended(steps: list[Step], final: Record, report: Report) -> None:
             try:
                 amend(step, **{name: _AMENDED[name](value) for name, value in facts.items() if name in _AMENDED})
             except Exception as error:
-                report(final, f"fields of step {step.id}: {guard.describe(error)}")
+                pieces.report(final, f"fields of step {step.id}: {guard.describe(error)}")
+
+
+# Journals
+
+_CUT = "ends inside a record"
+_NAME = re.compile(rf"(?P<process>.+-\d+-[0-9a-f]+)-(?P<number>\d+){re.escape(SUFFIX)}({re.escape(NEW_SUFFIX)})?")
+"""Of a journal: host, process and a random number; number of the file."""
+
+
+@dataclass(eq=False)
+class DeadJournal:
+    """One journal of a dead process, open and locked."""
+
+    path: Path
+    records: list[Record]
+    is_damaged: bool = False
+
+    @property
+    def pid(self) -> str:
+        """Number of its process."""
+        match = _NAME.fullmatch(self.path.name)
+        return "" if match is None else match["process"].rsplit("-", 2)[1]
+
+
+def dead_journals(folder: Path, report: RecoveryReport, stack: ExitStack) -> list[DeadJournal]:
+    """Opens and reads the journals in a folder, save those to be left alone; the stack keeps them locked."""
+    try:
+        # By their whole names: a folder of this name may be the user's, with files that are not ours to change.
+        found = [one for one in folder.iterdir() if _NAME.fullmatch(one.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        report.unread.append(UnreadJournal(folder, guard.describe(error)))
+        return []
+    return [one for path in sorted(found, key=order) if (one := _open(path, report, stack)) is not None]
+
+
+def order(path: Path) -> tuple[str, int]:
+    """The place of a journal's file: those of one process come in the order in which it wrote them."""
+    match = _NAME.fullmatch(path.name)
+    return (path.name, 0) if match is None else (match["process"], int(match["number"]))
+
+
+def _open(path: Path, report: RecoveryReport, stack: ExitStack) -> DeadJournal | None:
+    try:
+        file = stack.enter_context(path.open("rb", buffering=0))
+        is_held = journal_lock.hold(file.fileno())
+        if is_held is False:
+            report.live.append(path)
+            return None
+        if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            return None
+        data = stack.enter_context(mapped(file.fileno()))
+    except FileNotFoundError:
+        # Another recovery, or its own process, has deleted it since.
+        return None
+    except OSError as error:
+        report.unread.append(UnreadJournal(path, f"cannot be read: {guard.describe(error)}"))
+        return None
+    if path.name.endswith(NEW_SUFFIX):
+        # Killed before it wrote anything.
+        return DeadJournal(path, [])
+    return _read(path, data, report, is_held=is_held is True)
+
+
+@contextmanager
+def mapped(file: int) -> Iterator[Any]:
+    """The bytes of an open file."""
+    if os.fstat(file).st_size == 0:  # Cannot be mapped.
+        yield b""
+        return
+    data = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+    try:
+        yield data
+    finally:
+        try:
+            data.close()
+        except BufferError:
+            # A record is referred to still, in the traceback of an exception: it goes with the last of them.
+            pass
+
+
+def _read(path: Path, data: Any, report: RecoveryReport, *, is_held: bool) -> DeadJournal | None:
+    journal = DeadJournal(path, [])
+    for one in form.records(data):
+        if isinstance(one, form.Damage):
+            report.damaged.append(DamagedPlace(path, *one))
+            # One that was being written when its process was killed: nothing to keep.
+            journal.is_damaged = journal.is_damaged or _CUT not in one.problem
+        elif one.kind == form.FILE and (reason := _refusal(one.head, is_held=is_held)) is not None:
+            if reason:
+                report.unread.append(UnreadJournal(path, reason))
+            else:
+                report.live.append(path)
+            return None
+        else:
+            journal.records.append(one)
+    report.journals.append(path)
+    return journal
+
+
+def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
+    """Why a journal is left alone, by its first record; "" if its process may run; None if it is to be read."""
+    version = head.get("format")
+    if not isinstance(version, int) or version > form.VERSION:
+        return (
+            f"written by rollout_trace {head.get('library')} in version {version!r} of the journal's format; this one "
+            f"reads versions up to {form.VERSION}. Recover it with a version of the library that is as new."
+        )
+    # A lock that we hold shows that its process is dead, unless it could not lock it.
+    if (is_held and head.get("is_locked")) or not journal_lock.may_live(head):
+        return None
+    if head.get("host") == journal_lock.host():
+        return ""
+    return (
+        f"written on the machine {head.get('host')!r} without a lock: recover it there, where its process can be seen"
+    )
+
+
+def pieces_of(journals: list[DeadJournal]) -> tuple[dict[str, Pieces], dict[int, DeadJournal]]:
+    """The records of each trajectory, by its id in the journals; and the journal of each record."""
+    records: dict[str, list[Record]] = {}
+    places: dict[int, DeadJournal] = {}
+    for journal in journals:
+        for record in journal.records:
+            places[id(record)] = journal
+            name = record.head.get("trajectory")
+            if isinstance(name, str):
+                records.setdefault(name, []).append(record)
+    return {name: Pieces(name, found) for name, found in records.items()}, places
+
+
+# The report
+
+_SHOWN = 20
+
+
+class DamagedPlace(NamedTuple):
+    """A place of a journal that could not be used."""
+
+    path: Path
+    offset: int
+    """In bytes from the beginning of the file."""
+    length: int
+    problem: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.path}, byte {self.offset} ({self.length} bytes): {self.problem}")
+
+
+class UnreadJournal(NamedTuple):
+    """A journal that was left alone."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.path}: {self.reason}")
+
+
+@document_fields
+@dataclass(slots=True)
+class RecoveryReport:
+    """What was found in the journals of an output. ``str()`` of it is a text to read."""
+
+    output: Path
+    """Path of the output whose journals were read."""
+    journals: list[Path] = field(default_factory=list)
+    """Journals of dead processes that were read."""
+    live: list[Path] = field(default_factory=list)
+    """Journals whose process runs, or that another recovery is reading: they were left alone."""
+    unread: list[UnreadJournal] = field(default_factory=list)
+    """Journals that could not be read, or that a newer version of this library wrote: they were left alone."""
+    damaged: list[DamagedPlace] = field(default_factory=list)
+    """Places of the journals that hold no whole record, or records that could not be used."""
+    recovered: list[str] = field(default_factory=list)
+    """Ids of the trajectories that were recovered."""
+    present: list[str] = field(default_factory=list)
+    """Ids of those that the output has already: they were left out."""
+    is_write: bool = False
+    """True if the trajectories were to be appended to the output."""
+    written: list[str] = field(default_factory=list)
+    """Ids of those that were appended to the output; at an address, to a shard of the spool: see ``waiting``."""
+    waiting: dict[Path, int] = field(default_factory=dict)
+    """Of an address: shards in the spool that could not be uploaded, with how many of ``written`` each has."""
+    not_written: list[str] = field(default_factory=list)
+    """Why the output lacks something, a sentence each. The journals of what was not appended were kept."""
+    kept: list[Path] = field(default_factory=list)
+    """Journals with damaged places, which were renamed and not deleted."""
+    bytes_cut: int = 0
+    """Bytes of killed writers' partial lines that were removed from the end of the output, or of its shards."""
+    spooled: list[Path] = field(default_factory=list)
+    """Of an address: shards of dead processes that wait to be uploaded, where nothing was to be written."""
+    uploaded: list[str] = field(default_factory=list)
+    """Of an address: names of the shards that were uploaded."""
+
+    @contextmanager
+    def failing(self, what: str) -> Iterator[None]:
+        """Notes a failure to read or write the output, and goes on."""
+        try:
+            yield
+        except (OSError, WriteError) as error:
+            self.not_written.append(f"{what}: {guard.describe(error)}")
+
+    @property
+    def is_clean(self) -> bool:
+        """True where nothing was damaged, left unread or could not be written."""
+        return not (self.damaged or self.unread or self.not_written)
+
+    def __str__(self) -> str:
+        lines = [f"{_count(len(self.recovered), 'trajectory', 'trajectories')} recovered from "
+                 f"{_count(len(self.journals), 'journal', 'journals')} of {printable(str(self.output))}"]  # fmt: skip
+        if self.present:
+            lines.append(f"{len(self.present)} left out: the output has them already")
+        if self.is_write:
+            lines.append(f"{len(self.written) - sum(self.waiting.values())} appended to the output")
+            lines += [
+                f"{_count(count, 'trajectory is', 'trajectories are')} in {printable(str(path))}, which could not be "
+                "uploaded; recovering again with write=True (--write) uploads it"
+                for path, count in self.waiting.items()
+                if count
+            ]
+        elif self.recovered:
+            lines.append("nothing was written; write=True (--write) appends them and deletes the journals")
+        if self.spooled:
+            lines.append(f"{_count(len(self.spooled), 'shard', 'shards')} not uploaded; write=True (--write) does it")
+        if self.uploaded:
+            lines.append(f"{_count(len(self.uploaded), 'shard', 'shards')} uploaded")
+        if self.bytes_cut:
+            lines.append(f"{self.bytes_cut} bytes of a partial line were removed from the end of the output")
+        for title, items in (
+            ("not in the output", self.not_written),
+            ("left alone, their processes run", self.live),
+            ("left alone", self.unread),
+            ("damaged", self.damaged),
+            ("kept, for they have damaged places", self.kept),
+        ):
+            if items:
+                lines.append(f"{title}: {len(items)}")
+                lines += [f"  {printable(str(item))}" for item in items[:_SHOWN]]
+                lines += [f"  and {len(items) - _SHOWN} more"] if len(items) > _SHOWN else []
+        return "\n".join(lines)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,15 +1,15 @@
-"""``rt.recover``: the trajectories that dead processes left in the journals of an output."""
+"""``rt.recover``: the trajectories that dead processes left in the journals of an output, which they complete.
+
+The output is a file, a folder of shards, or an address with its spool on this machine.
+"""
 
 from __future__ import annotations
 
-import mmap
 import os
-import re
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.data import episodes
@@ -18,27 +18,37 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file import journal_format as form
-from rollout_trace.file import journal_lock
-from rollout_trace.file.addresses import file_system, is_address, to_local
+from rollout_trace.file import shards_upload
+from rollout_trace.file.addresses import file_system, is_address, join, names_in, shown, to_local
 from rollout_trace.file.episodes import attempts_in, leave_out
-from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, folder_of
-from rollout_trace.file.shards import check_address
-from rollout_trace.file.shards_spool import spool_of
-from rollout_trace.record.recovered import Pieces, trajectory_of
-from rollout_trace.record.recovery_output import (
+from rollout_trace.file.journal import SUFFIX, folder_of
+from rollout_trace.file.shards import Settings, ShardWriter, check_address, host_label, is_shard_name, lines_among
+from rollout_trace.file.shards_spool import (
+    Claim,
+    claim,
+    claim_new,
+    remove_if_empty,
+    spool_of,
+    spooled,
+    stale_claims,
+    stem_of,
+)
+from rollout_trace.file.shards_upload import send
+from rollout_trace.file.tail import cut_partial_line, ids_in
+from rollout_trace.file.writer import JSONLWriter
+from rollout_trace.record.recovered import (
     DamagedPlace,
-    FolderOutput,
-    Output,
+    DeadJournal,
+    Pieces,
     RecoveryReport,
-    SpooledOutput,
-    UnreadJournal,
-    output_at,
+    dead_journals,
+    mapped,
+    order,
+    pieces_of,
+    trajectory_of,
 )
 
 DAMAGED_SUFFIX = ".damaged"
-_CUT = "ends inside a record"
-_NAME = re.compile(rf"(?P<process>.+-\d+-[0-9a-f]+)-(?P<number>\d+){re.escape(SUFFIX)}({re.escape(NEW_SUFFIX)})?")
-"""Of a journal: host, process and a random number; number of the file."""
 
 
 class Recovered(list[Trajectory]):
@@ -86,7 +96,7 @@ def recover(
     report = RecoveryReport(output.place, is_write=write)
     with ExitStack() as stack:
         # Locked until the end: another recovery meanwhile leaves them alone, and then finds the output complete.
-        journals = [one for file in _files(folder_of(output.place), report) if (one := _open(file, report, stack))]
+        journals = dead_journals(folder_of(output.place), report, stack)
         trajectories = _trajectories(journals, output, report)
         report.recovered = [one.id for one in trajectories]
         thrown = _thrown(trajectories, output)
@@ -94,7 +104,9 @@ def recover(
         if write:
             _write(trajectories, journals, output, report)
             _delete(journals, report)
-            _leave_out(thrown, output, report)
+            # What other processes wrote in such attempts is not to be trained on either; an address has no notes.
+            with report.failing("notes that attempts were thrown away"):
+                leave_out(output.place, () if isinstance(output, SpooledOutput) else thrown)
         for journal in journals:
             # They are views of the files, which could not be closed and unlocked.
             journal.records.clear()
@@ -103,7 +115,7 @@ def recover(
     return Recovered(trajectories, report)
 
 
-def _output(path: str | os.PathLike[str], spool: str | os.PathLike[str] | None) -> Output:
+def _output(path: str | os.PathLike[str], spool: str | os.PathLike[str] | None) -> FileOutput:
     text = to_local(path)
     if is_address(text):
         address = check_address(text)
@@ -112,162 +124,40 @@ def _output(path: str | os.PathLike[str], spool: str | os.PathLike[str] | None) 
         return SpooledOutput(address, spool_of(address, spool))
     if spool is not None:
         raise ValueError(f"spool={brief(spool)} is for addresses, such as s3://bucket/rollouts: {text} is a path.")
-    return output_at(os.path.abspath(text))
+    return _output_at(os.path.abspath(text))
 
 
-def kept_trajectories(paths: Iterable[Path], ids: Iterable[str]) -> Iterator[tuple[str, Trajectory]]:
-    """Trajectories out of this process's own journal, one by one: what memory had no room for.
-
-    To be called while the journal is open. Nothing in it is changed.
-
-    Args:
-        paths: the files that have records of them.
-        ids: of the trajectories, which must be whole in those files.
-    """
-    wanted: dict[str, list[form.Record]] = {name: [] for name in ids}
-    with ExitStack() as stack:
-        for path in sorted(paths, key=_order):
-            file = stack.enter_context(path.open("rb", buffering=0))
-            for one in form.records(stack.enter_context(_mapped(file.fileno()))):
-                if isinstance(one, form.Record) and one.head.get("trajectory") in wanted:
-                    wanted[one.head["trajectory"]].append(one)
-        for name in list(wanted):
-            pieces = Pieces(name)
-            for record in sorted(wanted.pop(name), key=_written_at):
-                pieces.add(record)
-            yield name, trajectory_of(pieces, lambda record, problem: None)
-
-
-class _Journal:
-    """One journal of a dead process, open and locked."""
-
-    def __init__(self, path: Path, records: list[form.Record]) -> None:
-        self.path = path
-        self.records = records
-        self.is_damaged = False
-
-
-def _files(folder: Path, report: RecoveryReport) -> list[Path]:
-    try:
-        # By their whole names: a folder of this name may be the user's, with files that are not ours to change.
-        found = [one for one in folder.iterdir() if _NAME.fullmatch(one.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        report.unread.append(UnreadJournal(folder, guard.describe(error)))
-        return []
-    return sorted(found, key=_order)
-
-
-def _order(path: Path) -> tuple[str, int]:
-    """The files of one process come in the order in which it wrote them."""
-    match = _NAME.fullmatch(path.name)
-    return (path.name, 0) if match is None else (match["process"], int(match["number"]))
-
-
-def _open(path: Path, report: RecoveryReport, stack: ExitStack) -> _Journal | None:
-    """Opens and reads a journal; None where it is to be left alone. The stack keeps it open and locked."""
-    try:
-        file = stack.enter_context(path.open("rb", buffering=0))
-        is_held = journal_lock.hold(file.fileno())
-        if is_held is False:
-            report.live.append(path)
-            return None
-        if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-            return None
-        data = stack.enter_context(_mapped(file.fileno()))
-    except FileNotFoundError:
-        # Another recovery, or its own process, has deleted it since.
-        return None
-    except OSError as error:
-        report.unread.append(UnreadJournal(path, f"cannot be read: {guard.describe(error)}"))
-        return None
-    if path.name.endswith(NEW_SUFFIX):
-        # Killed before it wrote anything.
-        return _Journal(path, [])
-    return _read(path, data, report, is_held=is_held is True)
-
-
-@contextmanager
-def _mapped(file: int) -> Iterator[Any]:
-    if os.fstat(file).st_size == 0:  # Cannot be mapped.
-        yield b""
-        return
-    data = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
-    try:
-        yield data
-    finally:
-        try:
-            data.close()
-        except BufferError:
-            # A record is referred to still, in the traceback of an exception: it goes with the last of them.
-            pass
-
-
-def _read(path: Path, data: Any, report: RecoveryReport, *, is_held: bool) -> _Journal | None:
-    journal = _Journal(path, [])
-    for one in form.records(data):
-        if isinstance(one, form.Damage):
-            report.damaged.append(DamagedPlace(path, *one))
-            # One that was being written when its process was killed: nothing to keep.
-            journal.is_damaged = journal.is_damaged or _CUT not in one.problem
-        elif one.kind == form.FILE and (reason := _refusal(one.head, is_held=is_held)) is not None:
-            if reason:
-                report.unread.append(UnreadJournal(path, reason))
-            else:
-                report.live.append(path)
-            return None
-        else:
-            journal.records.append(one)
-    report.journals.append(path)
-    return journal
-
-
-def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
-    """Why a journal is left alone, by its first record; "" if its process may run; None if it is to be read."""
-    version = head.get("format")
-    if not isinstance(version, int) or version > form.VERSION:
-        return (
-            f"written by rollout_trace {head.get('library')} in version {version!r} of the journal's format; this one "
-            f"reads versions up to {form.VERSION}. Recover it with a version of the library that is as new."
-        )
-    # A lock that we hold shows that its process is dead, unless it could not lock it.
-    if (is_held and head.get("is_locked")) or not journal_lock.may_live(head):
-        return None
-    if head.get("host") == journal_lock.host():
-        return ""
-    return (
-        f"written on the machine {head.get('host')!r} without a lock: recover it there, where its process can be seen"
-    )
-
-
-def _trajectories(journals: list[_Journal], output: Output, report: RecoveryReport) -> list[Trajectory]:
+def _trajectories(journals: list[DeadJournal], output: FileOutput, report: RecoveryReport) -> list[Trajectory]:
     """The trajectories that the output lacks."""
-    pieces, places = _pieces(journals)
+    pieces, places = pieces_of(journals)
     found: dict[str, Trajectory] = {}
-    damaged: dict[str, list[tuple[form.Record, str]]] = {name: [] for name in pieces}
     for name, one in pieces.items():
         try:
             if not one.is_written:
-                found[name] = trajectory_of(one, partial(_keep, damaged[name]))
+                found[name] = trajectory_of(one)
         except Exception as error:
             # What the records hold is not what this library writes: the other trajectories are recovered.
-            problem = f"trajectory {name} cannot be restored: {guard.describe(error)}"
-            damaged[name].append((one.first, problem))
+            one.report(one.records[0], f"trajectory {name} cannot be restored: {guard.describe(error)}")
+    # By the ids of their records: users may set another one.
+    ids = {one.id for one in found.values()}
     if report.is_write and (found or isinstance(output, FolderOutput)):
-        _cut(found, output, report)
+        with report.failing("the end of the output could not be looked at"):
+            report.bytes_cut = output.cut(ids)
     # After the locks were taken, and after the cut: a line that is found here is whole, and stays.
-    present = _present(found, journals, output)
-    report.present = [name for name, one in pieces.items() if one.is_written or name in present]
-    for name in pieces:
+    ids = output.ids(ids, {one.pid for one in journals}) if found else set()
+    lacking = {name: one for name, one in found.items() if one.id not in ids}
+    report.present = [name for name, one in pieces.items() if one.is_written or (name in found and name not in lacking)]
+    for name, one in pieces.items():
         # Of a trajectory that is in the output, a recovery that was killed may have deleted some files already.
-        for record, problem in damaged[name] if name not in present else ():
-            _report_damage(report, places, record, problem)
-    lacking = [one for name, one in found.items() if name not in present]
-    return sorted(lacking, key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
+        for record, problem in one.damaged if name in lacking or name not in found else ():
+            journal = places[id(record)]
+            journal.is_damaged = True
+            length = sum(map(len, record.blobs))
+            report.damaged.append(DamagedPlace(journal.path, record.offset, length, problem))
+    return sorted(lacking.values(), key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
 
 
-def _thrown(recovered: list[Trajectory], output: Output) -> set[str]:
+def _thrown(recovered: list[Trajectory], output: FileOutput) -> set[str]:
     """The episodes of attempts at rollouts that were thrown away, by what was recovered and what the output has."""
     known = Attempts()
     if any(episodes.episode_of(one) != one.id or episodes.rollout_of(one) is not None for one in recovered):
@@ -277,64 +167,9 @@ def _thrown(recovered: list[Trajectory], output: Output) -> set[str]:
     return known.thrown
 
 
-def _leave_out(thrown: set[str], output: Output, report: RecoveryReport) -> None:
-    """Notes that what other processes wrote in such attempts is not to be trained on either."""
-    try:
-        # Nothing can be noted at an address.
-        if not isinstance(output, SpooledOutput):
-            leave_out(output.place, thrown)
-    except (OSError, WriteError) as error:
-        report.not_written.append(f"notes that attempts were thrown away: {guard.describe(error)}")
-
-
-def _keep(damaged: list[tuple[form.Record, str]], record: form.Record, problem: str) -> None:
-    damaged.append((record, problem))
-
-
-def _present(found: dict[str, Trajectory], journals: list[_Journal], output: Output) -> set[str]:
-    """Those that the output has, by the ids of their records: users may set another one."""
-    names = filter(None, (_NAME.fullmatch(one.path.name) for one in journals))
-    pids = {match["process"].rsplit("-", 2)[1] for match in names}
-    ids = output.ids({one.id for one in found.values()}, pids) if found else set()
-    return {name for name, one in found.items() if one.id in ids}
-
-
-def _cut(found: dict[str, Trajectory], output: Output, report: RecoveryReport) -> None:
-    try:
-        report.bytes_cut = output.cut({one.id for one in found.values()})
-    except OSError as error:
-        report.not_written.append(f"the end of the output could not be looked at: {guard.describe(error)}")
-
-
-def _pieces(journals: list[_Journal]) -> tuple[dict[str, Pieces], dict[int, _Journal]]:
-    records: dict[str, list[form.Record]] = {}
-    places: dict[int, _Journal] = {}
-    for journal in journals:
-        for record in journal.records:
-            places[id(record)] = journal
-            name = record.head.get("trajectory")
-            if isinstance(name, str):
-                records.setdefault(name, []).append(record)
-    pieces = {name: Pieces(name) for name in records}
-    for name, found in records.items():
-        for record in sorted(found, key=_written_at):
-            pieces[name].add(record)
-    return pieces, places
-
-
-def _written_at(record: form.Record) -> float:
-    at = record.head.get("at")
-    return float(at) if isinstance(at, (int, float)) else 0.0
-
-
-def _report_damage(report: RecoveryReport, places: dict[int, _Journal], record: form.Record, problem: str) -> None:
-    journal = places[id(record)]
-    journal.is_damaged = True
-    length = sum(map(len, record.blobs))
-    report.damaged.append(DamagedPlace(journal.path, record.offset, length, problem))
-
-
-def _write(trajectories: list[Trajectory], journals: list[_Journal], output: Output, report: RecoveryReport) -> None:
+def _write(
+    trajectories: list[Trajectory], journals: list[DeadJournal], output: FileOutput, report: RecoveryReport
+) -> None:
     try:
         if trajectories:
             # Where the output has to be made, nobody may read it who may not read the journals.
@@ -348,21 +183,212 @@ def _write(trajectories: list[Trajectory], journals: list[_Journal], output: Out
         report.not_written.append(f"{left} trajectories, the first for: {guard.describe(error)}")
 
 
-def _delete(journals: list[_Journal], report: RecoveryReport) -> None:
+def _delete(journals: list[DeadJournal], report: RecoveryReport) -> None:
     """Deletes the journals whose trajectories are all in the output now."""
     if report.not_written:
         return
     for journal in journals:
-        try:
+        with report.failing(f"the journal {journal.path} could not be deleted"):
             if journal.is_damaged:
                 kept = journal.path.with_name(journal.path.name + DAMAGED_SUFFIX)
                 report.kept.append(journal.path.rename(kept))
             else:
                 journal.path.unlink(missing_ok=True)
-        except OSError as error:
-            report.not_written.append(f"the journal {journal.path} could not be deleted: {guard.describe(error)}")
-    try:
+    # Not empty otherwise: live journals, or damaged ones.
+    with suppress(OSError):
         folder_of(report.output).rmdir()
-    except OSError:
-        # Not empty: live journals, or damaged ones.
-        pass
+
+
+def kept_trajectories(paths: Iterable[Path], ids: Iterable[str]) -> Iterator[tuple[str, Trajectory]]:
+    """Trajectories out of this process's own journal, one by one: what memory had no room for.
+
+    To be called while the journal is open. Nothing in it is changed.
+
+    Args:
+        paths: the files that have records of them.
+        ids: of the trajectories, which must be whole in those files.
+    """
+    wanted: dict[str, list[form.Record]] = {name: [] for name in ids}
+    with ExitStack() as stack:
+        for path in sorted(paths, key=order):
+            file = stack.enter_context(path.open("rb", buffering=0))
+            for one in form.records(stack.enter_context(mapped(file.fileno()))):
+                if isinstance(one, form.Record) and one.head.get("trajectory") in wanted:
+                    wanted[one.head["trajectory"]].append(one)
+        for name in list(wanted):
+            yield name, trajectory_of(Pieces(name, wanted.pop(name)))
+
+
+# Outputs
+
+_TRIES = 4
+"""How often the first shard is tried that cannot be uploaded."""
+
+
+class FileOutput:
+    """Where recovered trajectories go: one file. All methods raise OSError where it cannot be read or changed."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        """The file, the folder of shards, or the spool."""
+
+    def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
+        """Those of the wanted trajectories that it has. ``pids``: of the processes that had them."""
+        return ids_in(self.place, wanted)
+
+    def cut(self, known: Collection[str]) -> int:
+        """Removes partial lines that killed writers left, of trajectories that are known; returns their bytes."""
+        return cut_partial_line(self.place, known.__contains__)
+
+    def open(self, mode: int | None) -> JSONLWriter | ShardWriter:
+        """Opens it to write, a context manager. ``mode``: of files that have to be made."""
+        return JSONLWriter(self.place, mode=mode)
+
+    def finish(self, report: RecoveryReport) -> None:
+        """Called at the end, with the journals gone; whether or not anything is to be written."""
+
+
+class FolderOutput(FileOutput):
+    """A folder of shards."""
+
+    def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
+        """Those that have a line in one of its files."""
+        found: set[str] = set()
+        for name in lines_among(_names(self.place)):
+            found |= ids_in(self.place / name, set(wanted) - found)
+        return found
+
+    def cut(self, known: Collection[str]) -> int:
+        """Removes the partial lines at the ends of shards, also of trajectories that no journal has.
+
+        Of shards of other machines, only those that are known: of those it cannot be seen whether their process lives.
+        """
+        ours = f"part-{host_label()}-"
+        total = 0
+        for name in filter(is_shard_name, _names(self.place)):
+            is_known = _any if name.startswith(ours) else known.__contains__
+            total += cut_partial_line(self.place / name, is_known)
+        return total
+
+    def open(self, mode: int | None) -> ShardWriter:
+        """Opens a new shard."""
+        return ShardWriter(self.place, Settings(), {"mode": mode})
+
+
+class SpooledOutput(FolderOutput):
+    """An address. Trajectories are written to its spool, and what no living process works on is uploaded."""
+
+    def __init__(self, address: str, spool: Path) -> None:
+        super().__init__(spool)
+        self.address = address
+        self._claim: Claim | None = None
+        self._counts: dict[Path, int] = {}
+        """Recovered trajectories by the shard that they were written to."""
+        self._tries = _TRIES
+
+    def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
+        """Those that are in the spool, or in what these processes of this machine have uploaded."""
+        found = super().ids(wanted, pids)
+        try:
+            names = names_in(self.address) or []
+        except FileNotFoundError:
+            return found
+        ours = f"part-{host_label()}-"
+        for name in filter(is_shard_name, names):
+            # A process is killed, perhaps, between the upload and the record of it in its journal.
+            if name.startswith(ours) and stem_of(name).rpartition("-")[2] in pids and found != set(wanted):
+                found |= ids_in(join(self.address, name), set(wanted) - found)
+        return found
+
+    def open(self, mode: int | None) -> ShardWriter:
+        """Opens a new shard in the spool."""
+        finished = self._counts.__setitem__
+        return ShardWriter(self.place, Settings(), {"mode": mode}, stem=self._stem, finished=finished)
+
+    def _stem(self) -> str:
+        stem, self._claim = claim_new(self.place, self.address)
+        return stem
+
+    def finish(self, report: RecoveryReport) -> None:
+        """Uploads the shards of dead processes, and those that were just written; without writing, counts them."""
+        if self._claim is not None:
+            self._claim.release()
+        for stem, paths in spooled(self.place).items():
+            held = claim(self.place, stem)
+            if held is None:
+                report.live += paths
+                continue
+            try:
+                self._upload([path for path in paths if path.exists()], report)
+            finally:
+                held.release()
+        if report.is_write:
+            for left in stale_claims(self.place):
+                left.release()
+            remove_if_empty(self.place)
+
+    def _upload(self, paths: Iterable[Path], report: RecoveryReport) -> None:
+        for path in paths:
+            if not report.is_write:
+                report.spooled.append(path)
+                continue
+            try:
+                report.bytes_cut += cut_partial_line(path, _any)
+                if path.stat().st_size:
+                    self._send(path)
+                    report.uploaded.append(path.name)
+                else:
+                    path.unlink()
+            except Exception as error:
+                # The address was given its time: as a recording does at its end, each of the others is tried once.
+                self._tries = 1
+                report.waiting[path] = self._counts.get(path, 0)
+                report.not_written.append(
+                    f"{path} could not be uploaded to {shown(self.address)}, and is kept: {guard.describe(error)}"
+                )
+
+    def _send(self, path: Path) -> None:
+        """Uploads a shard; where that fails it is tried again after a pause. Raises as ``send``."""
+        for number in range(self._tries):
+            try:
+                return send(self.address, path)
+            except FileExistsError:
+                raise
+            except Exception:
+                if number + 1 == self._tries:
+                    raise
+                time.sleep(shards_upload.FIRST_RETRY * 2**number)
+
+
+def _output_at(text: str) -> FileOutput:
+    """The output that a local path names: its own, or that of its journal.
+
+    Raises:
+        IsADirectoryError: it is a folder of single outputs, or has taken the place of one.
+    """
+    if os.path.basename(text) == SUFFIX and os.path.isdir(text):
+        text = os.path.dirname(text)
+    elif os.path.basename(text) != SUFFIX:
+        text = text.removesuffix(SUFFIX)
+    place = Path(os.path.realpath(text))
+    if not place.is_dir():
+        return FileOutput(place)
+    if (beside := Path(f"{place}{SUFFIX}")).is_dir():
+        raise IsADirectoryError(f"{place} is a folder, and {beside} is the journal of a file: give the file this name.")
+    names = _names(place)
+    if any(name.endswith(SUFFIX) and name != SUFFIX for name in names) and not folder_of(place).exists():
+        raise IsADirectoryError(
+            f"{place} is a folder: give the path of an output in it, or of a folder <output>{SUFFIX}."
+        )
+    return FolderOutput(place)
+
+
+def _any(_: str) -> bool:
+    return True
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

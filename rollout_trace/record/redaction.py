@@ -13,7 +13,6 @@ from rollout_trace.data.model import Step
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, set_final_steps, with_values
 
 if TYPE_CHECKING:
-    from rollout_trace.data.redact import StepRedaction
     from rollout_trace.data.trajectory import Trajectory
 
 Rule: TypeAlias = "str | re.Pattern[str] | Callable[[str, str], str]"
@@ -69,19 +68,6 @@ class Redactor:
         from rollout_trace.data.redact import redacted_steps
 
         return redacted_steps(steps, self.change if self._rules else None)
-
-    def begin(self) -> StepRedaction:
-        """For the steps of one trajectory that come one by one: an object whose ``step(step)`` changes the next one.
-
-        It keeps what later steps repeat: messages that were looked at, and ids of completions that were changed.
-        """
-        from rollout_trace.data.redact import StepRedaction
-
-        return StepRedaction(self.change if self._rules else None)
-
-    def cut_bytes(self, data: bytes) -> bytes:
-        """Bytes without the keys of this process's clients; the same object where they hold none."""
-        return credentials.cut_bytes(data)
 
     def change(self, text: str, place: str) -> str:
         """One text as it may be written."""

@@ -5,21 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rollout_trace import guard
 from rollout_trace._pace import give_way
 from rollout_trace.errors import WriteError
-from rollout_trace.record.handover import Family, Member
+from rollout_trace.record.episode import Episode, Member
 
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.shards_upload import Unsent
-    from rollout_trace.record.journal import Journal
-    from rollout_trace.record.log import TrajectoryJournal
+    from rollout_trace.record.journal import Journal, TrajectoryJournal
     from rollout_trace.record.redaction import Redactor
 
 KEEP_LIMIT = 256 * 1024 * 1024
@@ -53,40 +52,28 @@ class _Dropped(NamedTuple):
     size: int
 
 
+@dataclass(eq=False)
 class Sink:
-    """Writes the families of one recording; keeps what its file system refuses, and tries it again.
+    """Writes the episodes of one recording; keeps what its file system refuses, and tries it again.
 
     All methods run on the recording's thread.
     """
 
-    def __init__(
-        self,
-        writer: Writer,
-        name: str,
-        *,
-        close: Callable[[], object],
-        redactor: Redactor,
-        prices: PriceTable | None = None,
-        journal: Journal | None = None,
-    ) -> None:
-        """Opens nothing.
+    writer: Writer
+    name: str
+    """Of the target, for messages."""
+    _: KW_ONLY
+    close: Callable[[], object]
+    """Called at the end, when nothing more will be written."""
+    redactor: Redactor
+    prices: PriceTable | None = None
+    """Sets the cost of calls that have none."""
+    journal: Journal | None = None
+    """Keeps what has not been written; None without one."""
 
-        Args:
-            writer: where trajectories are written.
-            name: of the target, for messages.
-            close: called at the end, when nothing more will be written.
-            redactor: removes what must not be written.
-            prices: sets the cost of calls that have none.
-            journal: keeps what has not been written; None without one.
-        """
-        self._writer = writer
-        self._name = name
+    def __post_init__(self) -> None:
         # What a JSONLWriter has and a writer of the user's own has not: its OSErrors may pass.
-        self._is_file = hasattr(writer, "same_options")
-        self._close_target = close
-        self._prices = prices
-        self._redactor = redactor
-        self._journal = journal
+        self._is_file = hasattr(self.writer, "same_options")
         self.reset()
 
     def reset(self) -> None:
@@ -101,7 +88,8 @@ class Sink:
         """Dropped ones that were read from the journal again, since they could not be written."""
         self._in_journal = 0
         """Number of those lost and dropped that the journal has whole."""
-        self._has_failed = False
+        self.is_failing = False
+        """Whether the latest write failed: agents do not wait for such a target."""
         self.written_later = 0
         """Number of trajectories that were written after a first attempt had failed."""
         self._kept: deque[_Kept] = deque()
@@ -111,26 +99,18 @@ class Sink:
         self._retry_at = 0.0
 
     @property
-    def is_failing(self) -> bool:
-        """Whether the latest write failed."""
-        return self._has_failed
-
-    @property
     def retry_in(self) -> float | None:
         """Seconds until the next attempt to write what is kept; None if nothing is."""
         return max(0.0, self._retry_at - time.monotonic()) if self._kept else None
 
-    def write(self, family: Family) -> None:
-        """Completes and writes a family, trajectory by trajectory."""
-        for member in family.members:
+    def write(self, episode: Episode) -> None:
+        """Completes and writes an episode, trajectory by trajectory."""
+        for member in episode.members:
             # Each on its own: what fails for one is not the others' loss.
-            guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
+            costs = [] if self.prices is None else [partial(self.prices.apply, member.trajectory)]
+            guard.run_all("close", member.complete, *costs)
             give_way()
             self._write(member)
-
-    def _add_costs(self, trajectory: Trajectory) -> None:
-        if self._prices is not None:
-            self._prices.apply(trajectory)
 
     def _write(self, member: Member) -> None:
         trajectory = member.trajectory
@@ -147,7 +127,7 @@ class Sink:
             # After those before it, and without waiting for the same lock or disk again.
             self._keep(_Kept(member, trajectory, self._kept[-1].error))
             return
-        _, refusal = self._attempt(trajectory, _journal_of(member), member)
+        _, refusal = self._attempt(trajectory, member.journal, member)
         if refusal is not None:
             self._keep(_Kept(member, trajectory, refusal))
 
@@ -156,36 +136,34 @@ class Sink:
     ) -> tuple[bool, OSError | None]:
         """Whether a trajectory was written; if not, the file system's error where it may be tried again, else None."""
         try:
-            self._writer.write(trajectory)
-        except OSError as error:
+            self.writer.write(trajectory)
+        except BaseException as error:
             if isinstance(error, WriteError) and error.is_in_file:
                 # Whole in the file, though maybe not on the disk: to write it again would double it.
                 guard.warn(str(error))
-            elif self._is_file:
+            elif isinstance(error, OSError) and self._is_file:
                 return False, error
             else:
+                # Of a writer of the user's own, or of a trajectory that cannot be encoded. Nobody is to be interrupted.
                 self._lose(trajectory, error, member)
                 return False, None
-        except BaseException as error:
-            # Of a writer of the user's own, or of a trajectory that cannot be encoded. There is nobody to interrupt.
-            self._lose(trajectory, error, member)
-            return False, None
-        self._has_failed = False
+        self.is_failing = False
         guard.count("trajectories_written")
-        guard.run_all("summary", *(partial(tell, trajectory, self._name) for tell in list(on_written)))
+        if on_written:
+            guard.run_all("summary", *(partial(tell, trajectory, self.name) for tell in list(on_written)))
         if journal is not None:
             journal.written()
         if not self._is_file and member is not None and member.state is not None:
             # As a JSONLWriter does itself.
-            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self._name))
+            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self.name))
         return True, None
 
     def _as_written(self, member: Member) -> Trajectory:
         """The trajectory as it is to be written: with the values of its close, and redacted."""
-        if not (self._is_file or self._redactor.has_rules):
+        if not (self._is_file or self.redactor.has_rules):
             return member.trajectory
-        trajectory = self._redactor.apply(member.as_closed())
-        if (journal := _journal_of(member)) is not None:
+        trajectory = self.redactor.apply(member.as_closed())
+        if (journal := member.journal) is not None:
             journal.completed(trajectory)
         return trajectory
 
@@ -194,7 +172,7 @@ class Sink:
         if member is not None and self._lost_bytes + size > KEEP_LIMIT:
             # Not to be tried again out of the journal: it is not the file that refuses it.
             self.dropped[trajectory.id] = _Dropped(None, size)
-            self._in_journal += _journal_with(member) is not None
+            self._in_journal += member.whole_journal is not None
             kept = "memory has no room for it."
         else:
             self.lost.append((trajectory, error))
@@ -205,7 +183,7 @@ class Sink:
         guard.failed("write", None, error if isinstance(error, Exception) else RuntimeError(repr(error)), message)
 
     def _keep(self, kept: _Kept) -> None:
-        self._has_failed = True
+        self.is_failing = True
         if not self._kept:
             self._delay = FIRST_RETRY
             self._retry_at = time.monotonic() + self._delay
@@ -213,7 +191,7 @@ class Sink:
                 f"{self._failure(kept.trajectory, kept.error)} It is kept in memory, as those that follow are, and "
                 "tried again; the agent goes on."
             )
-        journal = _journal_with(kept.member)
+        journal = kept.member.whole_journal
         if self._kept_bytes + kept.member.size > (KEEP_LIMIT if journal is None else min(JOURNALED_LIMIT, KEEP_LIMIT)):
             self.dropped[kept.trajectory.id] = _Dropped(journal, kept.member.size)
             self._in_journal += journal is not None
@@ -226,7 +204,7 @@ class Sink:
         if trajectory.id in (message := str(error)):
             return message
         named = f"trajectory {trajectory.id} ({trajectory.name})"
-        return f"{named} was not written to {self._name}: {guard.describe(error)}."
+        return f"{named} was not written to {self.name}: {guard.describe(error)}."
 
     def retry(self) -> None:
         """Writes what is kept, oldest first, until one fails again. Does nothing before it is time."""
@@ -235,20 +213,23 @@ class Sink:
             if not self._kept:
                 guard.run_all("write", self._write_dropped)
 
-    def drain(self) -> None:
+    def write_waiting(self) -> None:
         """Writes the calls to the journal that had to be redacted first."""
-        if self._journal is not None:
-            self._journal.drain()
+        if self.journal is not None:
+            self.journal.write_waiting()
 
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
-        guard.run_all("write", self._write_kept, self._restore, self._count_journaled, self._close_target)
+        if self._kept or self.dropped:
+            guard.run_all("write", self._write_kept, self._restore)
+        guard.run_all("write", self.close)
         lost = [*((kept.trajectory, kept.error) for kept in self._kept), *self._restored]
         self.lost += lost
         self._kept.clear()
-        guard.count("trajectories_lost", len(lost) + len(self.dropped) + len(self.unredacted))
-        if self.written_later or lost or self.dropped or self.unredacted:
-            guard.warn(self._account(len(lost)))
+        count = len(lost) + len(self.dropped) + len(self.unredacted)
+        guard.count("trajectories_lost", count)
+        if self.written_later or count:
+            guard.warn(self._account(len(lost), count))
 
     @property
     def has_lost(self) -> bool:
@@ -258,19 +239,23 @@ class Sink:
     @property
     def _unsent(self) -> list[Unsent]:
         """Complete shards that could not be uploaded."""
-        found: list[Unsent] = getattr(self._writer, "unsent", [])
+        found: list[Unsent] = getattr(self.writer, "unsent", [])
         return found
 
     def _restore(self) -> None:
         """Writes what memory had no room for, or takes it back, to be lost with the rest."""
         refusal = self._write_dropped() if not self._kept else self._kept[-1].error
         size = self._kept_bytes
-        for name, trajectory in self._from_journal() if refusal is not None else ():
-            size += self.dropped[name].size
-            if size > KEEP_LIMIT:
-                return
-            del self.dropped[name]
-            self._restored.append((trajectory, refusal or WriteError()))
+        try:
+            for name, trajectory in self._from_journal() if refusal is not None else ():
+                size += self.dropped[name].size
+                if size > KEEP_LIMIT:
+                    break
+                del self.dropped[name]
+                self._restored.append((trajectory, refusal or WriteError()))
+        finally:
+            # Before the journal is closed, which lets go of its files.
+            self._in_journal += sum(kept.member.whole_journal is not None for kept in self._kept)
 
     def _write_dropped(self) -> OSError | None:
         """Writes what memory had no room for, out of the journal; returns the file system's error at the first."""
@@ -295,72 +280,60 @@ class Sink:
         for key, trajectory in kept_trajectories(paths, journals):
             yield journals[key][0], trajectory
 
-    def _count_journaled(self) -> None:
-        # Before the journal is closed, which lets go of its files.
-        self._in_journal += sum(_journal_with(kept.member) is not None for kept in self._kept)
-
     def _write_kept(self) -> None:
         while self._kept:
             kept = self._kept.popleft()
-            is_written, refusal = self._attempt(kept.trajectory, _journal_of(kept.member), kept.member)
+            is_written, refusal = self._attempt(kept.trajectory, kept.member.journal, kept.member)
             if refusal is not None:
                 self._delay = min(2 * self._delay, _LONGEST_RETRY)
                 self._retry_at = time.monotonic() + self._delay
                 self._kept.appendleft(kept._replace(error=refusal))
-                self._has_failed = True
+                self.is_failing = True
                 return
             self._kept_bytes -= kept.member.size
             self.written_later += is_written
 
     def write_error(self) -> WriteError:
         """The exception for leaving the recording's block, if something is lost."""
-        if not (self.lost or self.dropped or self.unredacted):
+        missing = [*self.dropped, *self.unredacted]
+        if self.lost:
+            open_writer = getattr(self.writer, "same_options", None)
+            error = WriteError.summary(self.lost, self.name, None if open_writer is None else open_writer())
+            if self.dropped:
+                error.args = (f"{error} {len(self.dropped)} more had no room in memory.{self._where()}",)
+        elif missing:
+            which = f"the first is {missing[0]}" if len(missing) > 1 else f"it is {missing[0]}"
+            what = f"{_trajectories(len(missing))} could not be written to {self.name} ({self._reasons()})"
+            error = WriteError(f"{what}; {which}.{self._where()}")
+        else:
             return WriteError(self._not_uploaded())
-        error = self._of_trajectories()
         if self._unsent:
             error.args = (f"{error} {self._not_uploaded()}",)
         return error
 
     def _not_uploaded(self) -> str:
-        unsent = self._unsent
-        folder, count = unsent[0].path.parent, sum(one.trajectories for one in unsent)
-        shards = "1 shard" if len(unsent) == 1 else f"{len(unsent)} shards"
-        return (
-            f"{shards} with {_trajectories(count)} could not be uploaded to {self._name} "
-            f"({guard.describe(unsent[0].error)}). Nothing is lost: they are in {folder}, and "
-            f"rt.recover({self._name!r}, write=True) uploads them{self._spool_option(folder)}."
-        )
-
-    @staticmethod
-    def _spool_option(folder: Path) -> str:
-        """What is to be added for a spool that was given by option."""
         from rollout_trace.file.shards_spool import has_default_root
 
-        return "" if has_default_root(folder) else f", with spool={str(folder.parent)!r}"
+        unsent = self._unsent
+        folder, count = unsent[0].path.parent, sum(one.trajectories for one in unsent)
+        option = "" if has_default_root(folder) else f", with spool={str(folder.parent)!r}"
+        shards = "1 shard" if len(unsent) == 1 else f"{len(unsent)} shards"
+        return (
+            f"{shards} with {_trajectories(count)} could not be uploaded to {self.name} "
+            f"({guard.describe(unsent[0].error)}). Nothing is lost: they are in {folder}, and "
+            f"rt.recover({self.name!r}, write=True) uploads them{option}."
+        )
 
-    def _of_trajectories(self) -> WriteError:
-        if not self.lost:
-            missing = [*self.dropped, *self.unredacted]
-            count = len(missing)
-            which = f"the first is {missing[0]}" if count > 1 else f"it is {missing[0]}"
-            what = f"{_trajectories(count)} could not be written to {self._name} ({self._reasons()})"
-            return WriteError(f"{what}; {which}.{self._where()}")
-        open_writer = getattr(self._writer, "same_options", None)
-        error = WriteError.summary(self.lost, self._name, None if open_writer is None else open_writer())
-        if self.dropped:
-            error.args = (f"{error} {len(self.dropped)} more had no room in memory.{self._where()}",)
-        return error
-
-    def _account(self, lost: int) -> str:
-        total = self.written_later + lost + len(self.dropped) + len(self.unredacted)
+    def _account(self, lost: int, count: int) -> str:
+        later = self.written_later
         counts = [
-            f"{self.written_later} {_were(self.written_later)} written later" if self.written_later else "",
+            f"{later} {'was' if later == 1 else 'were'} written later" if later else "",
             f"{lost} {'is' if lost == 1 else 'are'} in the `lost` of the recording" if lost else "",
             self._reasons(),
         ]
         told = ", ".join(filter(None, counts))
         where = self._where() if self.has_lost else ""
-        return f"{self._name}: {_trajectories(total)} could not be written at once: {told}.{where}"
+        return f"{self.name}: {_trajectories(later + count)} could not be written at once: {told}.{where}"
 
     def _reasons(self) -> str:
         """Why trajectories are lost that are not in ``lost``."""
@@ -371,9 +344,9 @@ class Sink:
         return ", ".join(filter(None, reasons))
 
     def _where(self) -> str:
-        if self._journal is None:
+        if self.journal is None:
             return " There is no journal of them."
-        reads = f"rt.recover({self._name!r}) reads {self._journal.path}"
+        reads = f"rt.recover({self.name!r}) reads {self.journal.path}"
         count = len(self.lost) + len(self.dropped) + len(self.unredacted)
         if self._in_journal >= count:
             return f" The journal has {'it' if count == 1 else 'them'}: {reads}."
@@ -384,17 +357,3 @@ class Sink:
 
 def _trajectories(count: int) -> str:
     return "1 trajectory" if count == 1 else f"{count} trajectories"
-
-
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
-
-
-def _journal_of(member: Member) -> TrajectoryJournal | None:
-    return None if member.state is None else member.state.journal
-
-
-def _journal_with(member: Member) -> TrajectoryJournal | None:
-    """The journal that has all of a completed trajectory; None where there is none."""
-    journal = _journal_of(member)
-    return journal if journal is not None and journal.is_whole else None

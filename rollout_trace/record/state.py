@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace._python import place_of_caller
 from rollout_trace.data.trajectory import set_final_steps
-from rollout_trace.record.silence import warn_if_nothing_recorded
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.record.log import StepLog, TrajectoryJournal
+    from rollout_trace.record.journal import TrajectoryJournal
+    from rollout_trace.record.log import StepLog
 
 
 @dataclass(slots=True, eq=False)
@@ -93,28 +93,24 @@ class TrajectoryState:
         if log.is_running:
             return False
         self._completed_by = threading.get_ident()
+        failed: Exception | None = None
         try:
-            self._set_final(trajectory, log)
-        except Exception as failure:
-            self._let_go(log)
-            guard.failed("close", None, failure)
-        else:
-            self._let_go(log)
+            try:
+                set_final_steps(trajectory, log.steps())
+                if self.completion is not None:
+                    self.completion(trajectory)
+                log.trim()
+            except Exception as failure:
+                failed = failure
+            # Other threads may read the steps without the lock from here on.
+            self.closed_log = self.completion = None
+            log.clear()
+            if failed is not None:
+                guard.failed("close", None, failed)
         finally:
             # Interrupted by Ctrl-C, or forked in the middle: it is begun anew, so nothing is let go of before.
             self._completed_by = None
         return True
-
-    def _set_final(self, trajectory: Trajectory, log: StepLog) -> None:
-        set_final_steps(trajectory, log.steps())
-        if self.completion is not None:
-            self.completion(trajectory)
-        log.trim()
-
-    def _let_go(self, log: StepLog) -> None:
-        # Other threads may read the steps without the lock from here on.
-        self.closed_log = self.completion = None
-        log.forget()
 
     def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
         """Warns about a field set after the close, or a reward set on a closed trajectory without recorded calls."""
@@ -148,8 +144,17 @@ class TrajectoryState:
         )
 
     def _warn(self, trajectory: Trajectory, event: str) -> None:
-        opened_at, children_opened = self.opened_at, self.children_opened
-        warn_if_nothing_recorded(trajectory, event, opened_at=opened_at, children_opened=children_opened)
+        """Warns of a closed trajectory without recorded calls, once per line of user code that opens such ones.
+
+        ``event``: what was done with it, as the warning puts it, such as ``was written to rollouts.jsonl``.
+        """
+        missing = None if self.opened_at is None else _missing(trajectory, self.children_opened)
+        if missing is not None:
+            what, remedy = missing
+            guard.warn_once(
+                f"silent:{what}:{self.opened_at}",
+                f"trajectory {trajectory.name!r}, opened at {self.opened_at}, {event}, but {what}. {remedy}",
+            )
 
 
 _OF_THE_PROCESS = frozenset(
@@ -168,3 +173,58 @@ def log_of(trajectory: Trajectory | None) -> StepLog | None:
     # Not through `state_of`: this is on the path of every call.
     recorder = None if trajectory is None else trajectory._recorder
     return recorder.log if isinstance(recorder, TrajectoryState) else None
+
+
+# What a trajectory without recorded calls lacks
+
+
+def _never() -> bool:
+    return False
+
+
+is_instrumented: Callable[[], bool] = _never
+"""Whether every client of the process is recorded already, so that wrapping one is no remedy. Set by ``process``."""
+
+_UNSEEN = (
+    "The process is instrumented: a client that speaks HTTP by itself, on sockets or in native code, is not recorded."
+)
+
+_CACHE = (
+    " Where a cache answered, there was no call: dspy's and litellm's give all samples of a group the first answer. "
+    "Turn it off: dspy.LM(..., cache=False), litellm.disable_cache()."
+)
+
+
+def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | None:
+    """What a closed trajectory lacks, and the likely remedy; None if nothing is wrong."""
+    steps = trajectory.steps
+    if not steps:
+        died = trajectory.error is not None or trajectory.status == "aborted"
+        closed_children = [child for child in trajectory._children if child.parent_id == trajectory.id]
+        if died or len(closed_children) < children_opened or any(child.steps for child in trajectory._children):
+            # No mistake of the user's: it failed before its first call, or its children make the calls, maybe still.
+            return None
+        nothing = "no model call was recorded in it"
+        scored = _CACHE if trajectory.reward is not None else ""
+        if is_instrumented():
+            thread = "A worker thread that takes its jobs from a queue needs rt.propagate(function)."
+            return nothing, f"{_UNSEEN} {thread}{scored}"
+        return (
+            nothing,
+            "Call rt.instrument(), which records every client of the process, or wrap the client that the agent calls: "
+            "rt.wrap_openai(client). A framework needs its hook, and its model record(llm). A thread needs "
+            f"rt.instrument() or rt.propagate(function).{scored}",
+        )
+    codes = [None if step.token_issue is None else step.token_issue.code for step in steps]
+    if "not_on_wire" in codes and {"not_on_wire", "cached"}.issuperset(codes):
+        unseen = (
+            "no model call of it was seen on the wire: its steps are what a framework's hook said, without token ids"
+        )
+        if is_instrumented():
+            return unseen, _UNSEEN
+        return (
+            unseen,
+            "Give the framework's model to record(llm), or wrap the client that it uses: rt.wrap_openai(client) or "
+            "rt.wrap_anthropic(client).",
+        )
+    return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.model import shared
 from rollout_trace.record import sink
 
@@ -24,6 +24,10 @@ class Tally:
     """Counts of one process, or the sum of several."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins anew."""
         self.files: Counter[str] = Counter()
         """Trajectories by the file that they were written to."""
         self.roots: list[tuple[str, str]] = []
@@ -96,41 +100,17 @@ def reason_without_ids(step: Step) -> str:
     )
 
 
-_tally: Tally | None = None
+_tally = Tally()
+# A forked process has written nothing yet.
+renew_after_fork(_tally, Tally.reset)
 
 
 def start() -> None:
     """Begins to count."""
-    global _tally
-    if _tally is None:
-        _tally = Tally()
-        sink.on_written.append(_add)
-
-
-def stop() -> None:
-    """Forgets what was counted."""
-    global _tally
-    if _tally is not None:
-        _tally = None
-        sink.on_written.remove(_add)
+    if _tally.add not in sink.on_written:
+        sink.on_written.append(_tally.add)
 
 
 def own() -> Tally:
     """What was counted in this process since ``start``."""
-    return _tally or Tally()
-
-
-def _add(trajectory: Trajectory, target: str) -> None:
-    if _tally is not None:
-        _tally.add(trajectory, target)
-
-
-def _after_fork() -> None:
-    """A forked process has written nothing yet."""
-    global _tally
-    if _tally is not None:
-        _tally = Tally()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    return _tally

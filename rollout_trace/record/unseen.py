@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields as dataclass_fields
+from dataclasses import replace
 from datetime import datetime
-from operator import index
-from typing import TYPE_CHECKING, Any, get_args
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import msgspec
 
 from rollout_trace import credentials
 from rollout_trace.data.extras import EXTRAS, ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts
@@ -41,7 +44,6 @@ from rollout_trace.wire.facts import ChoiceFacts
 
 if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray
-    from rollout_trace.data.tokens import FloatArray
 
 _SHOWN = 80
 """Most characters of a wrong value that a message shows."""
@@ -56,10 +58,14 @@ def step_of(recorded: Mapping[str, Any], reported: Iterable[Mapping[str, Any]]) 
     """
     fields, problem = dict(recorded), None
     extra_issues: dict[str, ExtraIssue] = {}
-    for name, value in _items(reported):
+    # What is no mapping is no field of a step: it is left out, and the issue names it so.
+    items = [(one if isinstance(one, Mapping) else {"an answer": one}).items() for one in reported]
+    for name, value in chain(*items):
         try:
+            if value is not None and name not in _TYPES:
+                raise ValueError(f"a step has no such field; got {_brief(value)}.")
             if value is not None:
-                fields[name] = _checked(name, value)
+                fields[name] = _as(_TYPES[name], value, name)
         except Exception as error:
             # Without an earlier report of the field either: the last one counts, and that is wrong.
             fields.pop(name, None)
@@ -84,27 +90,6 @@ def step_of(recorded: Mapping[str, Any], reported: Iterable[Mapping[str, Any]]) 
     # Past the checks of the constructor: metadata with two keys that are one in JSON must not cost the step.
     amend(step, metadata=metadata)
     return redacted_steps([step], None)[0] if credentials.any_known() else step
-
-
-def _items(reported: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Any, Any]]:
-    for fields in reported:
-        if isinstance(fields, Mapping):
-            yield from fields.items()
-        else:
-            # No field of a step: it is left out, and the issue names it so.
-            yield "an answer", fields
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value in the type that the step's field has.
-
-    Raises:
-        Exception: it has the wrong type; the message has the expected type and the value.
-    """
-    if name not in STEP_FIELDS:
-        raise ValueError(f"a step has no such field; got {_brief(value)}.")
-    check = _CHECKS.get(name)
-    return value if check is None else check(value, name)
 
 
 def _withhold_unaligned(fields: dict[str, Any]) -> TokenIssue | None:
@@ -134,6 +119,9 @@ def _texts_issue(fields: dict[str, Any]) -> ExtraIssue | None:
     return ExtraIssue(field="token_texts", code="not_aligned", message=message)
 
 
+_prompt_logprobs = returns_issue("prompt_logprobs")(lambda values: checked_logprobs(as_float32(values), "prompt"))
+
+
 def _withhold_extras(fields: dict[str, Any], issues: Sequence[ExtraIssue]) -> None:
     """Removes extras that do not fit the ids; adds the issues of these, and those given, to ``extra_issues``."""
     prompt, completion = fields.get("prompt_token_ids"), fields.get("completion_token_ids")
@@ -150,11 +138,6 @@ def _withhold_extras(fields: dict[str, Any], issues: Sequence[ExtraIssue]) -> No
         fields["extra_issues"] = (*fields.get("extra_issues", ()), *issues, *choice.extra_issues)
 
 
-@returns_issue("prompt_logprobs")
-def _prompt_logprobs(values: Any) -> FloatArray:
-    return checked_logprobs(as_float32(values), "prompt")
-
-
 def _refuse(expected: str, value: Any) -> Any:
     raise ValueError(f"expected {expected}, got {_brief(value)}.")
 
@@ -168,11 +151,17 @@ _Check = Callable[[Any, str], Any]
 
 
 def _text(value: Any, name: str) -> str:
+    if value is None:
+        _refuse("a text", value)
+    # Files hold it as text: a value whose __str__ raises costs this field here, later the whole trajectory.
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 
 def _whole(value: Any, name: str) -> int:
-    return int(index(value))
+    number = int(value)
+    if number != value or number < 0 or isinstance(value, bool):
+        _refuse("a whole number from 0 on", value)
+    return number
 
 
 def _number(value: Any, name: str) -> float:
@@ -204,57 +193,39 @@ def _of(*kinds: type) -> _Check:
     return lambda value, name: value if isinstance(value, kinds) else _refuse(expected, value)
 
 
-def _one_of(words: Sequence[str]) -> _Check:
-    return lambda value, name: value if value in words else _refuse(f"one of {', '.join(words)}", value)
+def _converted(kind: Any) -> _Check:
+    """A check by msgspec, whose errors name what was expected, and where in the value."""
 
-
-def _completion(value: Any, name: str) -> Any:
-    if not isinstance(value, Completion) or not isinstance(value.tool_calls, (tuple, list)):
-        return _refuse("a Completion", value)
-    wrong = [call for call in value.tool_calls if not isinstance(call, ToolCall)]
-    if wrong:
-        _refuse("a Completion whose tool_calls are ToolCalls", wrong[0])
-    if not isinstance(value.content, (str, list, tuple, type(None))):
-        _refuse("a Completion whose content is a text or a list of parts", value.content)
-    for one in (value, *value.tool_calls):
-        for text in ("role", "reasoning", "refusal", "id", "name", "arguments", "type"):
-            # Files hold it as text: a value whose __str__ raises costs this field here, later the whole trajectory.
-            str(getattr(one, text, None))
-    return value
-
-
-def _words(kind: type, *names: str) -> _Check:
     def check(value: Any, name: str) -> Any:
-        is_right = isinstance(value, kind) and all(isinstance(getattr(value, word), str) for word in names)
-        return value if is_right else _refuse(f"{kind.__name__} with {' and '.join(names)} as text", value)
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            is_word = get_origin(kind) is Literal
+            expected = f"expected one of {', '.join(get_args(kind))}" if is_word else str(error)
+            raise ValueError(f"{expected}, got {_brief(value)}.") from None
 
     return check
 
 
-def _usage(value: Any, name: str) -> Any:
-    if not isinstance(value, Usage):
-        return _refuse("a Usage", value)
-    for count in (value.input, value.output, value.cache_read, value.cache_write, value.reasoning):
-        if count is not None and (isinstance(count, bool) or int(count) != count or count < 0):
-            _refuse("a Usage of whole numbers", value)
-    if not isinstance(value.extra, (Mapping, type(None))):
-        _refuse("a Usage whose extra is a mapping", value.extra)
-    return value
+def _record(kind: type[Any]) -> _Check:
+    """A check of one of the library's own records, and of each of its fields."""
 
-
-def _cost(value: Any, name: str) -> Any:
-    if not isinstance(value, Cost):
-        return _refuse("a Cost", value)
-    _number(value.amount, name)
-    return value
-
-
-def _each(kind: type) -> _Check:
     def check(value: Any, name: str) -> Any:
-        is_right = isinstance(value, (tuple, list)) and all(isinstance(one, kind) for one in value)
-        return tuple(value) if is_right else _refuse(f"a tuple of {kind.__name__}s", value)
+        _of(kind)(value, name)
+        found = {}
+        for item in dataclass_fields(kind):
+            try:
+                found[item.name] = _as(str(item.type), getattr(value, item.name), item.name)
+            except Exception as error:
+                raise ValueError(f"its {item.name}: {error}") from None
+        return replace(value, **found)
 
     return check
+
+
+def _each(kind: type[Any]) -> _Check:
+    one = _record(kind)
+    return lambda value, name: tuple(one(item, name) for item in _of(tuple, list)(value, name))
 
 
 def _top_tokens(value: Any, name: str) -> TopTokens:
@@ -284,20 +255,15 @@ def _sampling_mask(value: Any, name: str) -> SamplingMask:
     return SamplingMask(ids, counts, logprobs)
 
 
-def _spans(value: Any, name: str) -> tuple[PolicySpan, ...]:
-    spans = tuple(PolicySpan(*one) for one in _list(value, name))
-    wrong = [one for one in spans if not (type(one.begin) is type(one.end) is int and type(one.version) in (str, int))]
-    return _refuse("spans of begin, end and version", wrong[0]) if wrong else spans
-
-
-_CHECK_OF_TYPE: dict[str, _Check] = {
+_CHECKS: dict[str, _Check] = {
     "str": _text,
     "int": _whole,
     "float": _number,
-    "bool": _of(bool),
+    "bool": _converted(bool),
     "bytes": _of(bytes),
     "datetime": _of(datetime),
     "str | int": _of(str, int),
+    "str | Sequence[Any]": _of(str, list, tuple),
     "Sequence[Any]": _list,
     "Sequence[str]": as_token_texts,
     "Sequence[Sequence[Mapping[str, Any]]]": _list,
@@ -306,24 +272,34 @@ _CHECK_OF_TYPE: dict[str, _Check] = {
     "IntArray": as_int32,
     "FloatArray": _logprobs,
     "float | Sequence[float]": _advantage,
-    "Completion": _completion,
-    "Usage": _usage,
-    "Cost": _cost,
+    "Completion": _record(Completion),
+    "tuple[ToolCall, ...]": _each(ToolCall),
+    "Usage": _record(Usage),
+    "Cost": _record(Cost),
+    "CostSource": _text,
     "tuple[Attempt, ...]": _each(Attempt),
-    "ErrorInfo": _words(ErrorInfo, "type", "message"),
+    "ErrorInfo": _record(ErrorInfo),
     "TopTokens": _top_tokens,
     "SamplingMask": _sampling_mask,
     "ExpertArray": _experts,
-    "tuple[PolicySpan, ...]": _spans,
+    "tuple[PolicySpan, ...]": _converted(tuple[PolicySpan, ...]),
     "tuple[ExtraIssue, ...]": _each(ExtraIssue),
-    "TokenIssue": _words(TokenIssue, "code", "message"),
-    "TokenSource": _one_of(get_args(TokenSource)),
-    "LogprobsMode": _one_of(get_args(LogprobsMode)),
-    "StepStatus": _one_of(get_args(StepStatus)),
+    "TokenIssue": _record(TokenIssue),
+    "TokenSource": _converted(TokenSource),
+    "LogprobsMode": _converted(LogprobsMode),
+    "StepStatus": _converted(StepStatus),
 }
-"""By the annotation of the field in ``Step``, without ``None``. A field of another type needs a check here."""
-_CHECKS = {
-    item.name: _CHECK_OF_TYPE[str(item.type).removesuffix(" | None")]
-    for item in dataclass_fields(Step)
-    if item.name in STEP_FIELDS
-}
+"""By the annotation of a field, without ``None``. A field of another type needs a check here."""
+
+
+def _as(annotation: str, value: Any, name: str) -> Any:
+    """The value in the type that a field has.
+
+    Raises:
+        Exception: it has the wrong type; the message has the expected type and the value.
+    """
+    kind = annotation.removesuffix(" | None")
+    return None if value is None and kind != annotation else _CHECKS[kind](value, name)
+
+
+_TYPES = {item.name: str(item.type) for item in dataclass_fields(Step) if item.name in STEP_FIELDS}

@@ -8,46 +8,21 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any
 from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._forks import renew_after_fork
 from rollout_trace._pace import POLITE_LIMIT, give_way, set_polite
 from rollout_trace.record import process_end
-from rollout_trace.record.handover import Family
+from rollout_trace.record.episode import Episode
+from rollout_trace.record.sink import Sink
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
 
 
-class FamilySink(Protocol):
-    """Where families are written. All methods run on the recording's thread."""
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the latest write failed: agents do not wait for such a target."""
-
-    @property
-    def retry_in(self) -> float | None:
-        """Seconds until the next attempt to write what is kept; None if nothing is."""
-
-    def write(self, family: Family) -> None:
-        """Writes a family, or keeps it."""
-
-    def retry(self) -> None:
-        """Tries to write what is kept, if it is time."""
-
-    def drain(self) -> None:
-        """Does what waits for the recording's thread beside the families."""
-
-    def finish(self) -> None:
-        """Tries to write what is kept for the last time, and closes the target."""
-
-    def reset(self) -> None:
-        """Forgets what is kept. For a forked process."""
-
-
-class _Mark:
+class _Barrier:
     """A place in the queue: set once everything before it is done."""
 
     def __init__(self, *, is_end: bool = False) -> None:
@@ -58,7 +33,7 @@ class _Mark:
 class WriteQueue:
     """Queue and thread of one recording. The thread starts with the first trajectory, and ends with ``stop``."""
 
-    def __init__(self, sink: FamilySink) -> None:
+    def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._reset()
         self.is_stopping = False
@@ -66,13 +41,15 @@ class WriteQueue:
         self.must_wait = False
         """Whether closing waits until its trajectory is written: in a forked process, which may end without notice."""
         _queues.add(self)
+        renew_after_fork(self, WriteQueue.reset_after_fork)
 
     def _reset(self) -> None:
         # A SimpleQueue: its `put` may interrupt itself. The garbage collector ends calls, and closes generators.
-        self._items: queue.SimpleQueue[Family | _Mark | None] = queue.SimpleQueue()
-        self._waiting: dict[int, Family] = {}
-        """Families with running calls."""
-        self._bytes = 0
+        self._items: queue.SimpleQueue[Episode | _Barrier | None] = queue.SimpleQueue()
+        self._waiting: dict[int, Episode] = {}
+        """Episodes with running calls."""
+        self.backlog = 0
+        """Bytes of closed trajectories that wait to be written, roughly."""
         # Reentrant, for the same reason.
         self._changed = threading.Condition(threading.RLock())
         self._thread: threading.Thread | None = None
@@ -84,22 +61,17 @@ class WriteQueue:
         self._sink.reset()
         self.must_wait = True
 
-    @property
-    def backlog(self) -> int:
-        """Bytes of closed trajectories that wait to be written, roughly."""
-        return self._bytes
-
-    def put(self, family: Family) -> bool:
-        """Queues a family, and waits where too many bytes are queued already; False once ``stop`` was called."""
+    def put(self, episode: Episode) -> bool:
+        """Queues an episode, and waits where too many bytes are queued already; False once ``stop`` was called."""
         # Before anything looks at whether a call runs: no end may be missed.
-        family.on_call_end(partial(self._items.put, family))
+        episode.on_call_end(partial(self._items.put, episode))
         # Under the lock: nothing comes after the end.
         with self._changed:
             if self.is_stopping:
                 return False
-            self._bytes += family.size
-            has_thread = self._start()
-            self._items.put(family)
+            self.backlog += episode.size
+            has_thread = self.start()
+            self._items.put(episode)
         if not has_thread:
             self._run_here()
         if self.must_wait:
@@ -108,20 +80,16 @@ class WriteQueue:
             self._wait_for_room()
         return True
 
-    def start(self) -> None:
-        """Starts the thread now, so that ``wake`` finds it."""
-        self._start()
-
     def wake(self) -> None:
-        """Has the thread call ``drain``. Takes no lock: the garbage collector may be the caller."""
+        """Has the thread call ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
         self._items.put(None)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until everything queued is written; False after ``timeout`` seconds.
 
-        Families with running calls are not waited for.
+        Episodes with running calls are not waited for.
         """
-        return self._wait_for(_Mark(), timeout)
+        return self._wait_for(_Barrier(), timeout)
 
     def stop(self, timeout: float | None = None) -> bool:
         """Ends all running calls, waits until everything is written and ends the thread; False after ``timeout``.
@@ -131,28 +99,25 @@ class WriteQueue:
         """
         with self._changed:
             self.is_stopping = True
-        is_done = self._wait_for(_Mark(is_end=True), timeout)
+        is_done = self._wait_for(_Barrier(is_end=True), timeout)
         if self._failures:
             raise self._failures.pop(0)
         return is_done
 
-    def _wait_for(self, mark: _Mark, timeout: float | None) -> bool:
+    def _wait_for(self, barrier: _Barrier, timeout: float | None) -> bool:
         if threading.current_thread() is self._thread:
             # The garbage collector closes something on this very thread.
             return False
-        self._submit(mark)
-        return mark.reached.wait(timeout)
-
-    def _submit(self, item: _Mark) -> None:
         # The thread first: started after it has ended the queue, it would wait for ever; and one that finds work at
         # once would hold the interpreter while this thread waits for its start.
-        has_thread = self._start()
-        self._items.put(item)
+        has_thread = self.start()
+        self._items.put(barrier)
         if not has_thread:
             self._run_here()
+        return barrier.reached.wait(timeout)
 
     def _wait_for_room(self) -> None:
-        if self._bytes <= QUEUE_LIMIT or threading.current_thread() is self._thread:
+        if self.backlog <= QUEUE_LIMIT or threading.current_thread() is self._thread:
             return
         guard.warn_once(
             "slow-target",
@@ -161,10 +126,10 @@ class WriteQueue:
         )
         with self._changed:
             # At the end of the process the time is bounded, by what runs it.
-            while self._bytes > QUEUE_LIMIT and not self._sink.is_failing and not process_end.is_running():
+            while self.backlog > QUEUE_LIMIT and not self._sink.is_failing and not process_end.is_running():
                 self._changed.wait(1.0)
 
-    def _start(self) -> bool:
+    def start(self) -> bool:
         """Starts the thread, unless it runs; False where none can be started: the interpreter is ending."""
         with self._changed:
             if self._thread is not None and self._thread.is_alive():
@@ -198,64 +163,64 @@ class WriteQueue:
             if has_imported:
                 self._do(item)
             else:
-                with _forks.importing:
+                with _importing:
                     self._do(item)
-                has_imported = isinstance(item, Family)
-            if isinstance(item, _Mark) and item.is_end:
+                has_imported = isinstance(item, Episode)
+            if isinstance(item, _Barrier) and item.is_end:
                 return
-            # Otherwise the last family would stay in memory until the next one comes.
+            # Otherwise the last episode would stay in memory until the next one comes.
             del item
 
-    def _do(self, item: Family | _Mark | None) -> None:
+    def _do(self, item: Episode | _Barrier | None) -> None:
         if item is None:
-            self._guarded(self._sink.drain)
+            self._guarded(self._sink.write_waiting)
             return
-        if isinstance(item, Family):
-            self._guarded(partial(self._take, item))
+        if isinstance(item, Episode):
+            self._guarded(self._write_ended, item)
             return
         if item.is_end:
             self._guarded(self._end_waiting)
             self._guarded(self._sink.finish)
         item.reached.set()
 
-    def _take(self, family: Family) -> None:
-        """Writes a family, or sets it aside while a call of it runs."""
-        if family.is_written:
+    def _write_ended(self, episode: Episode) -> None:
+        """Writes an episode, or sets it aside while a call of it runs."""
+        if episode.is_written:
             return
         # Agents come first as long as the thread keeps up with them.
-        set_polite(self._bytes < POLITE_LIMIT)
+        set_polite(self.backlog < POLITE_LIMIT)
         give_way()
-        if not family.is_running:
-            self._waiting.pop(id(family), None)
-            self._write(family)
-        elif id(family) not in self._waiting:
-            self._waiting[id(family)] = family
-            self._release(family)
+        if not episode.is_running:
+            self._waiting.pop(id(episode), None)
+            self._write(episode)
+        elif id(episode) not in self._waiting:
+            self._waiting[id(episode)] = episode
+            self._release(episode)
 
-    def _write(self, family: Family) -> None:
-        family.is_written = True
+    def _write(self, episode: Episode) -> None:
+        episode.is_written = True
         try:
-            self._sink.write(family)
+            self._sink.write(episode)
         finally:
-            self._release(family)
+            self._release(episode)
 
-    def _release(self, family: Family) -> None:
-        """Counts the family's bytes as no longer queued; a second call does nothing."""
+    def _release(self, episode: Episode) -> None:
+        """Counts the episode's bytes as no longer queued; a second call does nothing."""
         with self._changed:
-            if family.is_queued:
-                self._bytes -= family.size
-                family.is_queued = False
+            if episode.is_queued:
+                self.backlog -= episode.size
+                episode.is_queued = False
                 self._changed.notify_all()
 
     def _end_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        for family in waiting.values():
-            family.abandon()
-            self._guarded(partial(self._write, family))
+        for episode in waiting.values():
+            episode.abandon()
+            self._guarded(self._write, episode)
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guarded(self, work: Callable[..., object], *args: Any) -> None:
         try:
-            work()
+            work(*args)
         except BaseException as error:
             # A function of the user's may call sys.exit(): without the thread, `stop` would wait for ever.
             failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
@@ -272,51 +237,35 @@ def wait_for_all(deadline: float) -> None:
         thread = one._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             # Once more: Ctrl-C may have come before the first one.
-            one._items.put(_Mark(is_end=True))
+            one._items.put(_Barrier(is_end=True))
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
 _queues: WeakSet[WriteQueue] = WeakSet()
 
+# Held while a thread writes its first trajectory, and imports what writing takes: a fork waits for it. A process that
+# is forked in the middle of an import waits for that module for ever, as soon as it needs it.
+# Reentrant: a writer of the user's own may fork, on that thread.
+_importing = threading.RLock()
+_held = threading.local()
+_PATIENCE = 1.0
+"""Most seconds that a fork waits."""
+
+
+def _before_fork() -> None:
+    _held.lock = _importing if _importing.acquire(timeout=_PATIENCE) else None
+
 
 def _after_fork() -> None:
-    for one in list(_queues):
-        one.reset_after_fork()
+    if _held.lock is not None:
+        _held.lock.release()
+
+
+def _after_fork_in_child() -> None:
+    """Renews the lock: its holder may not exist in the forked process."""
+    global _importing
+    _importing = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-class _Forks:
-    """Keeps a fork waiting, for a second at most, while a thread writes its first trajectory.
-
-    It imports then what writing takes. A process that is forked in the middle of an import waits for that module for
-    ever, as soon as it needs it.
-    """
-
-    PATIENCE = 1.0
-
-    def __init__(self) -> None:
-        # Reentrant: a writer of the user's own may fork, on that thread.
-        self.importing = threading.RLock()
-        self._held = threading.local()
-
-    def before(self) -> None:
-        """Runs before a fork, in the thread that forks."""
-        self._held.lock = self.importing if self.importing.acquire(timeout=self.PATIENCE) else None
-
-    def after(self) -> None:
-        """Runs after it, in the original process."""
-        if self._held.lock is not None:
-            self._held.lock.release()
-
-    def after_in_child(self) -> None:
-        """Renews the lock in the forked process: its holder may not exist there."""
-        self.importing = threading.RLock()
-
-
-_forks = _Forks()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_forks.before, after_in_parent=_forks.after, after_in_child=_forks.after_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

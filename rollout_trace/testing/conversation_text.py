@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollout_trace import credentials
 from rollout_trace.data.trajectory import with_values
 from rollout_trace.guard import SPACES, escaped
-from rollout_trace.record.tool_links import link_tool_runs
+from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.view.numbers import of
 from rollout_trace.view.trajectory_view import TrajectoryView
 

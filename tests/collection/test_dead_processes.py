@@ -12,7 +12,7 @@ from rollout_trace.collection import resume, session
 from rollout_trace.errors import WriteError
 from rollout_trace.file import shards_upload
 from rollout_trace.file.shards_spool import ROOT, spool_of
-from rollout_trace.record import recovery_output
+from rollout_trace.record import recovery
 from rollout_trace.testing import ScriptedServer
 from tests.collection import executor_agents as agents
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_recovered_is_not_made_again(monkeypatch: pytest.MonkeyPa
         die_before_the_upload(server)
         made = len(server.requests)
         with monkeypatch.context() as patched:
-            patched.setattr(recovery_output, "send", refuse)
+            patched.setattr(recovery, "send", refuse)
             patched.setattr(shards_upload, "FIRST_RETRY", 0.0)
             with pytest.raises(WriteError, match=r"what dead processes left of memory:.* 503 slow down"):
                 collect(server, OUT)

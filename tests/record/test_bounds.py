@@ -257,7 +257,7 @@ MANY_ORPHANS = """
 import logging
 import rollout_trace as rt
 from rollout_trace.clients import recorder
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.call import Settings
 
 logging.disable()
 for _ in range(1001):

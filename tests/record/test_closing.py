@@ -14,7 +14,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.record import recording as recording_module
-from rollout_trace.record.handover import Family
+from rollout_trace.record.episode import Episode
 from rollout_trace.record.log import StepLog
 from rollout_trace.testing import Fault, ScriptedServer
 
@@ -74,7 +74,7 @@ def test_nothing_is_queued_behind_the_end() -> None:
         with rt.trajectory() as trajectory:
             pass
         recording._target.released.set()  # type: ignore[union-attr]
-    assert not queue.put(Family([trajectory]))
+    assert not queue.put(Episode([trajectory]))
     assert queue._thread is not None
     queue._thread.join(60)
     assert not queue._thread.is_alive()

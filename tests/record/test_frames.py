@@ -17,9 +17,8 @@ from openai import AsyncOpenAI, OpenAI
 
 import rollout_trace as rt
 from rollout_trace import integration as frames
-from rollout_trace.data.model import STEP_FIELDS, Completion, ErrorInfo, Step, TokenIssue, ToolCall, Usage
-from rollout_trace.record.frames import AgentFrame, ToolFrame
-from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.data.model import STEP_FIELDS, Completion, Cost, ErrorInfo, Step, TokenIssue, ToolCall, Usage
+from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 
@@ -529,6 +528,8 @@ WRONG_INSIDE: list[tuple[str, Any]] = [
     ("error", ErrorInfo(type="Refused", message=Opaque())),  # type: ignore[arg-type]
     ("token_issue", TokenIssue(code="ids_missing", message=None)),  # type: ignore[arg-type]
     ("usage", Usage(input=1, output=2, extra=5)),  # type: ignore[arg-type]
+    ("completion", Completion(content="Ho", extra=5)),  # type: ignore[arg-type]
+    ("cost", Cost(amount=1.0, currency=Opaque())),  # type: ignore[arg-type]
 ]
 """Of the right class, with fields that are not."""
 
@@ -560,6 +561,20 @@ def test_a_fact_with_a_wrong_field_costs_its_own_step(name: str, fact: Any, clie
     assert (said(before), step.response_model) == ("re: before", "tiny-1")
     assert step.token_issue is not None
     assert f"of what the framework gave, {name} was left out" in step.token_issue.message
+
+
+def test_the_wrong_field_of_a_fact_is_named() -> None:
+    call = ToolCall(id="c", name="add", arguments="{}", extra=5)  # type: ignore[arg-type]
+    with rt.trajectory() as own:
+        with ModelFrame("tiny") as frame:
+            frame.answered({"completion": Completion(tool_calls=(call,)), "policy_spans": [("0", 2, "a")]})
+    (step,) = own.steps
+    assert step.token_issue is not None
+    assert step.token_issue.message == (
+        "of what the framework gave, completion was left out: its tool_calls: its extra: expected a mapping, got 5."
+    )
+    (issue,) = step.extra_issues
+    assert "Expected `int`, got `str` - at `$[0][0]`, got [('0', 2, 'a')]." in issue.message
 
 
 def test_keys_of_a_framework_that_are_one_in_the_file_cost_nothing(tmp_path: Path) -> None:

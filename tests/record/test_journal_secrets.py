@@ -10,10 +10,9 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.record.call import Call, Failure
+from rollout_trace.record.call import Call, Failure, Settings
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.redaction import Redactor
-from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import state_of
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
 from tests.file.processes import run
@@ -107,12 +106,12 @@ def test_rules_hold_for_failures_that_come_after_the_end(tmp_path: Path) -> None
         state = state_of(trajectory)
         assert state is not None
         assert state.log is not None
-        state.log.admit(call)
+        state.log.add(call)
         call.attempt(b'{"messages": []}')
         call.end()
         call.failure = Failure.of(ValueError(f"cannot read {SECRET}"))
         call.end()
-        journal.drain()
+        journal.write_waiting()
         data = bytes_of(tmp_path)
         died(journal)
     assert data
@@ -137,7 +136,7 @@ def test_a_key_that_is_repeated_later_is_cut(tmp_path: Path) -> None:
         client = client_of(server)
         ask(client, f"keep {KEY}")
         list(ask(client, "repeat it", stream=True))
-        journal.drain()
+        journal.write_waiting()
         died(journal)
     assert run(RECOVERY, tmp_path / "out.jsonl") == "1\n"
     (found,) = rt.read(tmp_path / "out.jsonl")

@@ -89,7 +89,7 @@ def test_the_decoder_is_polite_while_it_keeps_up(size: int, is_polite: bool) -> 
 
     call: Any = object()
     decoder = Decoder()
-    assert decoder.take(call, size, settle)
+    assert decoder.submit(call, size, settle)
     assert done.wait(30)
     decoder._stop()
     assert found == [is_polite]

@@ -24,8 +24,7 @@ import rollout_trace as rt
 from rollout_trace import credentials
 from rollout_trace.data.trajectory import environment_so_far
 from rollout_trace.record import provenance
-from rollout_trace.record._git import git_state
-from rollout_trace.record._process import command_line, start_of_process, without_secrets
+from rollout_trace.record.provenance import command_line, git_state, start_of_process, without_secrets
 from rollout_trace.testing import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +126,7 @@ def test_the_start_of_the_process() -> None:
     assert started is not None
     now = datetime.now(timezone.utc)
     assert datetime.fromisoformat(started) <= now
-    code = "from rollout_trace.record._process import start_of_process as s; print(s())"
+    code = "from rollout_trace.record.provenance import start_of_process as s; print(s())"
     child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     # The clock of the kernel ticks every 10 ms.
     assert datetime.fromisoformat(child.stdout.strip()).timestamp() >= now.timestamp() - 0.1

@@ -17,7 +17,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.record import sink, write_queue
-from rollout_trace.record.handover import Family
+from rollout_trace.record.episode import Episode
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.testing import Fault, ScriptedServer
 
@@ -491,7 +491,7 @@ def test_one_that_cannot_be_encoded_does_not_hold_up_those_behind_it(
         holder = os.open(path, os.O_RDWR)
         fcntl.flock(holder, fcntl.LOCK_EX)
         for trajectory in (rt.Trajectory(name="first"), bad, rt.Trajectory(name="last")):
-            target.write(Family([trajectory]))
+            target.write(Episode([trajectory]))
         os.close(holder)
         target.finish()
     assert [one.name for one in rt.read(path)] == ["first", "last"]
@@ -511,7 +511,7 @@ def test_a_line_that_is_in_the_file_is_not_written_again(tmp_path: Path, monkeyp
         target = sink.Sink(writer, str(path), close=lambda: None, redactor=Redactor())
         holder = os.open(path, os.O_RDWR)
         fcntl.flock(holder, fcntl.LOCK_EX)
-        target.write(Family([rt.Trajectory(name="one")]))
+        target.write(Episode([rt.Trajectory(name="one")]))
         os.close(holder)
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", refuse)

@@ -21,8 +21,8 @@ from rollout_trace.clients import recorder
 from rollout_trace.file import journal as journal_files
 from rollout_trace.file import journal_format as form
 from rollout_trace.record import call as call_module
+from rollout_trace.record.call import Settings
 from rollout_trace.record.journal import Journal
-from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import state_of
 from rollout_trace.testing import Reply, ScriptedServer
 
@@ -389,9 +389,9 @@ def test_a_file_that_was_being_made_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_base_that_was_dropped_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rollout_trace.record import journal_bases
+    from rollout_trace.record import journal_records
 
-    monkeypatch.setattr(journal_bases, "LIMIT", 2000)
+    monkeypatch.setattr(journal_records, "LIMIT", 2000)
     output = tmp_path / "out.jsonl"
     journal = Journal(output)
     with ScriptedServer("an answer") as server, journaled(journal) as trajectory, journaled(journal):

@@ -19,9 +19,8 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.file import journal_format as form
 from rollout_trace.record import call as call_module
-from rollout_trace.record.frames import AgentFrame, ToolFrame
+from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.record.journal import Journal
-from rollout_trace.record.model_frame import ModelFrame
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
 
 from .journaled import ASKED, ask, attach, died, files_of, journaled, sdk, talk, track
@@ -205,7 +204,7 @@ def test_a_stream_in_flight_is_abandoned_with_what_came(tmp_path: Path, monkeypa
 
 def test_a_retry_in_flight_drops_what_came_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rollout_trace.clients import recorder
-    from rollout_trace.record.settings import Settings
+    from rollout_trace.record.call import Settings
 
     monkeypatch.setattr(call_module, "JOURNAL_SECONDS", 0.0)
     journal = Journal(tmp_path / "out.jsonl")

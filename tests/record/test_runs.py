@@ -19,8 +19,7 @@ from openai import OpenAI
 import rollout_trace as rt
 from rollout_trace import guard
 from rollout_trace.data.model import Completion
-from rollout_trace.record.frames import AgentFrame, ToolFrame
-from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.testing import ScriptedServer
 from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from rollout_trace.testing._server import LoopbackServer

@@ -12,8 +12,8 @@ from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace.record import call as call_module
+from rollout_trace.record.call import Settings
 from rollout_trace.record.decoder import Decoder, decoder
-from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import log_of
 from rollout_trace.testing import Reply, ScriptedServer
 
@@ -45,7 +45,7 @@ def test_no_call_waits_while_another_of_its_trajectory_is_decoded(client: OpenAI
 
     with rt.trajectory() as trajectory:
         log: Any = log_of(trajectory)
-        with log._decoding:
+        with log.completing:
             worker = threading.Thread(target=rt.propagate(work), daemon=True)
             worker.start()
             worker.join(30)
@@ -58,7 +58,7 @@ def test_a_large_call_is_decoded_by_the_thread(client: OpenAI) -> None:
     """The caller goes on before it is decoded; whoever reads the steps waits for it."""
     with rt.trajectory() as trajectory:
         log: Any = log_of(trajectory)
-        with log._decoding:
+        with log.completing:
             ask(client, seed=1)
             assert decoder.backlog > call_module.LARGE
             ask(client)
@@ -82,7 +82,7 @@ def test_a_fork_has_a_thread_of_its_own(client: OpenAI) -> None:
     child = os.fork()
     if child == 0:
         done = threading.Event()
-        started = decoder.take(call_module.Call(Settings(lambda *_: None), "x"), 1, done.set)
+        started = decoder.submit(call_module.Call(Settings(lambda *_: None), "x"), 1, done.set)
         os._exit(0 if started and done.wait(30) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -97,8 +97,8 @@ def test_at_the_end_of_the_interpreter_the_thread_ends() -> None:
         go_on.wait(30)
         ran.append("first")
 
-    one.take(call, 1, first)
-    one.take(call, 1, lambda: ran.append("second"))
+    one.submit(call, 1, first)
+    one.submit(call, 1, lambda: ran.append("second"))
     began.wait(30)
     stopping = threading.Thread(target=one._stop)
     stopping.start()
@@ -106,7 +106,7 @@ def test_at_the_end_of_the_interpreter_the_thread_ends() -> None:
         pass
     go_on.set()
     stopping.join(30)
-    assert (ran, one.take(call, 1, lambda: None)) == (["first"], False)
+    assert (ran, one.submit(call, 1, lambda: None)) == (["first"], False)
 
 
 def test_a_failure_of_one_task_is_not_the_end_of_the_thread() -> None:
@@ -117,8 +117,8 @@ def test_a_failure_of_one_task_is_not_the_end_of_the_thread() -> None:
     def fails() -> None:
         raise ValueError("bad")
 
-    one.take(call, 1, fails)
-    one.take(call, 1, done.set)
+    one.submit(call, 1, fails)
+    one.submit(call, 1, done.set)
     assert done.wait(30)
     one._stop()
     assert one.backlog == 0

@@ -65,7 +65,7 @@ def test_an_orphan(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_orphans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Past the bound the oldest orphans go, and are counted."""
-    from rollout_trace.record import place as context
+    from rollout_trace.record import scope as context
     from rollout_trace.record.log import StepLog
 
     monkeypatch.setattr(context, "ORPHANS_KEPT", 3)

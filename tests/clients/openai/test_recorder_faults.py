@@ -116,7 +116,7 @@ HOOKS: dict[str, set[str]] = {
     "clients.openai.protocol_of": ALL,
     "record.call_steps.exchange_of": ALL,
     "record.call_steps.unpack": ALL,
-    "record.log.StepLog.admit": ALL,
+    "record.log.StepLog.add": ALL,
     "record.log.StepLog.close": ALL,
     "record.lifecycle._close": ALL,
     "record.lifecycle.write_closed": ALL,

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.record.place import place
+from rollout_trace.record.scope import place
 from rollout_trace.testing import Fault, ScriptedServer
 from tests.clients.either import Kind, done, drive
 

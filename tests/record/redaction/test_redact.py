@@ -20,6 +20,7 @@ from rollout_trace import guard
 from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText, TopTokens
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo, Step, Task, ToolCall, ToolRun
+from rollout_trace.data.redact import StepRedaction
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.file.encode import encode
 from rollout_trace.record.redaction import FAILED, Redactor
@@ -477,7 +478,7 @@ def test_a_prompt_whose_bytes_hold_an_answer_between_its_ids_keeps_them() -> Non
 
 def test_steps_that_come_one_by_one_are_changed_as_all_at_once() -> None:
     trajectory, redactor = conversation(10, 4), Redactor(MAIL)
-    one_by_one = redactor.begin()
+    one_by_one = StepRedaction(redactor.change)
     assert [one_by_one.step(one) for one in trajectory.steps] == redactor.apply_steps(trajectory.steps)
 
 
