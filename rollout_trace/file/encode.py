@@ -16,7 +16,7 @@ from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.exchanges import encode_exchanges
 from rollout_trace.file.extras import extras_of, json_line
-from rollout_trace.file.fields import Given, step_json, tool_run_json, trajectory_json, warn_not_finite
+from rollout_trace.file.fields import Given, steps_json, tool_run_json, trajectory_json, warn_not_finite
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
 
@@ -103,7 +103,7 @@ def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
         given.append((index, sent_rows, None if offered is None else tools.add(offered), record))
     _prepare_logprobs(steps, [one[3] for one in given])
     give_way()
-    data = b"[%s]" % b",".join(map(step_json, steps, given))
+    data = steps_json(steps, given)
     return dict(zip(PARTS, (messages.table(), tools.table(), dumps(tokens.table()), data), strict=True)), rows
 
 

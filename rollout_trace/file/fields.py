@@ -7,9 +7,8 @@ form than it has, is converted in its place: no value prevents the rest from bei
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
-from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import msgspec
@@ -146,50 +145,70 @@ class _Writer:
     """Makes the parts of one kind.
 
     Args:
-        part: its fields are annotated with their conversion, which every value needs where the type is ``Any``.
+        part: each field is annotated with its conversion: of what has another type; where the type is ``Any``, of every
+            value; or the writer of the parts that it holds.
         kind: what a part is made of.
     """
 
     def __init__(self, part: type[_Part], kind: type) -> None:
         self._part, self._kind = part, kind
         fields = [(one.name, *get_args(one.type)) for one in msgspec.structs.fields(part)]
-        self._typed = [(name, convert) for name, of, convert in fields if of is not Any]
+        self._inner = [(name, convert) for name, _, convert in fields if isinstance(convert, _Writer)]
         self._others = [(name, convert) for name, of, convert in fields if of is Any and convert is not None]
-        # All values at once: most are None, and looking at one by its name takes as long as at ten so.
-        self._values_of = attrgetter(*(name for name, _ in self._others)) if len(self._others) > 1 else None
+        known = {name for name, _ in (*self._inner, *self._others)}
+        self._typed = [(name, convert) for name, of, convert in fields if of is not Any and name not in known]
+        self._finish = self._compiled()
         # msgspec looks at a type when it first reads it, and 0.22 takes the process down where two threads are first:
         # here it looks while the module is imported.
         msgspec.json.Decoder(part)
+
+    def _compiled(self) -> Callable[[Any, Any, int], None]:
+        """Compiles what puts the form of the line in the place of each value of a part, as ``dataclasses`` would do it.
+
+        A loop over the fields, of which most are None, takes as long as all else that is done for a step.
+        """
+        names: dict[str, Any] = {"Raw": Raw, "kind": self._kind, "refuse": self._refuse}
+        lines = ["def finish(part, item, level):", " if not isinstance(item, kind): refuse(item)"]
+        for name, convert in self._others:
+            names[f"to_{name}"] = convert
+            lines.append(f" if part.{name} is not None: part.{name} = to_{name}(part.{name}, level)")
+        for name, writer in self._inner:
+            names[f"to_{name}"] = writer._finish
+            if getattr(self._part(), name) is None:
+                is_made, place = (
+                    f"part.{name} is not None and type(part.{name}) is not Raw",
+                    f"part.{name}, item.{name}",
+                )
+                lines.append(f" if {is_made}: to_{name}({place}, level + 1)")
+            else:
+                lines.append(f" if part.{name} and type(part.{name}) is tuple:")
+                lines.append(f"  for one, each in zip(part.{name}, item.{name}): to_{name}(one, each, level + 2)")
+        exec("\n".join(lines), names)
+        finish: Callable[[Any, Any, int], None] = names["finish"]
+        return finish
+
+    def _refuse(self, item: Any) -> None:
+        name = self._kind.__name__
+        raise TypeError(f"expected {name}, got {item!r}. Make one with rollout_trace.{name}(...).")
 
     def __call__(self, item: Any, level: int) -> Any:
         """Makes the part of an item whose fields have a level.
 
         Raises:
-            TypeError: the item is of another kind.
+            TypeError: the item, or what it holds in the place of a record, is of another kind.
         """
-        if type(item) is not self._kind and not isinstance(item, self._kind):
-            name = self._kind.__name__
-            raise TypeError(f"expected {name}, got {item!r}. Make one with rollout_trace.{name}(...).")
         try:
+            # With all parts inside it at once.
             part = msgspec.convert(item, self._part, from_attributes=True)
         except _UNUSUAL:
-            part = self._converted(item)
-        others = self._others
-        values = self._values_of(part) if self._values_of is not None else [getattr(part, name) for name, _ in others]
-        for (name, convert), value in zip(others, values, strict=True):
-            if value is not None:
-                setattr(part, name, convert(value, level))
+            part = self._converted(item, level)
+        self._finish(part, item, level)
         return part
 
-    def one(self, item: Any, level: int) -> Any:
-        """Makes the part of an item that is a field of that level."""
-        return self(item, level + 1)
-
-    def each(self, items: Any, level: int) -> list[_Part] | None:
-        """Makes the parts of the items in a field of that level; None without any."""
-        return [self(item, level + 2) for item in items] if items else None
-
-    def _converted(self, item: Any) -> _Part:
+    def _converted(self, item: Any, level: int) -> _Part:
+        """Makes a part field by field; the parts inside it are finished."""
+        if not isinstance(item, self._kind):
+            self._refuse(item)
         part = self._part()
         for name, _ in self._others:
             setattr(part, name, getattr(item, name))
@@ -198,6 +217,13 @@ class _Writer:
             value = None if value is None else convert(value)
             if value is not None:
                 setattr(part, name, Raw(dumps(value)))
+        for name, writer in self._inner:
+            value = getattr(item, name)
+            if getattr(part, name) is not None:
+                if value:
+                    setattr(part, name, [writer(one, level + 2) for one in value])
+            elif value is not None:
+                setattr(part, name, Raw(_encode(writer(value, level + 1))))
         return part
 
 
@@ -255,7 +281,7 @@ class _Attempt(_Part):
     started_at: _Time = None
     duration: _Milliseconds = field(default=None, name="duration_ms")
     status: _Whole = None
-    error: Annotated[Any, _error.one] = None
+    error: Annotated[_Error | None, _error] = None
     request_id: _Text = None
     content_type: _Text = None
 
@@ -276,7 +302,7 @@ class _Completion(_Part):
     role: _Text = None
     content: Annotated[Any, _content] = None
     reasoning: _Text = None
-    tool_calls: Annotated[Any, _tool_call.each] = None
+    tool_calls: Annotated[tuple[_ToolCall, ...], _tool_call] = ()
     refusal: _Text = None
     extra: _Mapping = None
 
@@ -300,20 +326,20 @@ class _Step(_Part):
     _stored_tools: _Given = field(default=None, name="tools")
     _stored_logprobs: _Given = field(default=None, name="tokens")
     sampling: _Mapping = None
-    completion: Annotated[Any, _completion.one] = None
+    completion: Annotated[_Completion | None, _completion] = None
     token_source: _Text = None
     logprobs_mode: _Text = None
-    token_issue: Annotated[Any, _issue.one] = None
+    token_issue: Annotated[_Issue | None, _issue] = None
     finish_reason: _Text = None
     stop_reason: _Code = None
-    usage: Annotated[Any, _usage.one] = None
-    cost: Annotated[Any, _cost.one] = None
+    usage: Annotated[_Usage | None, _usage] = None
+    cost: Annotated[_Cost | None, _cost] = None
     started_at: _Time = None
     latency: _Milliseconds = field(default=None, name="latency_ms")
     time_to_first_token: _Milliseconds = field(default=None, name="time_to_first_token_ms")
-    attempts: Annotated[Any, _attempt.each] = None
+    attempts: Annotated[tuple[_Attempt, ...], _attempt] = ()
     status: _Text = None
-    error: Annotated[Any, _error.one] = None
+    error: Annotated[_Error | None, _error] = None
     reward: Annotated[Any, _number] = None
     advantage: Annotated[Any, _advantage] = None
     trainable: Annotated[bool, _untrainable] = True
@@ -322,7 +348,7 @@ class _Step(_Part):
     request_bytes: Annotated[Any, _body] = None
     response_bytes: Annotated[Any, _body] = None
     extra: _Mapping = None
-    extra_issues: Annotated[Any, _extra_issue.each] = None
+    extra_issues: Annotated[tuple[_ExtraIssue, ...], _extra_issue] = ()
 
 
 class _Task(_Part):
@@ -335,7 +361,7 @@ class _ToolRun(_Part):
     name: _Text = None
     arguments: Annotated[Any, _raw] = None
     result: Annotated[Any, _raw] = None
-    error: Annotated[Any, _error.one] = None
+    error: Annotated[_Error | None, _error] = None
     started_at: _Time = None
     duration: _Milliseconds = field(default=None, name="duration_ms")
     step_id: _Text = None
@@ -352,10 +378,10 @@ class _Trajectory(_Part):
     parent_step_id: _Text = None
     group_id: _Text = None
     rollout_index: _Whole = None
-    task: Annotated[Any, _task.one] = None
+    task: Annotated[_Task | None, _task] = None
     status: _Text = None
     stop_reason: _Text = None
-    error: Annotated[Any, _error.one] = None
+    error: Annotated[_Error | None, _error] = None
     reward: Annotated[Any, _number] = None
     rewards: Annotated[Any, _numbers] = None
     metrics: Annotated[Any, _numbers] = None
@@ -371,31 +397,40 @@ _trajectory = _Writer(_Trajectory, object)
 _encoder = msgspec.json.Encoder()
 
 
-def step_json(step: model.Step, given: Given = (None, None, None, {})) -> bytes:
-    """The JSON of a step. ``given``: what the tables of its line have of it.
+def steps_json(steps: Iterable[model.Step], given: Iterable[Given]) -> bytes:
+    """The JSON of a line's steps. ``given``: what the tables of the line have of each.
 
     Raises:
-        TypeError: it is none, or holds something else in the place of a record.
+        TypeError: one is none, or holds something else in the place of a record.
     """
-    part = _step(step, _LEVEL)
+    return _encode(list(map(_step_part, steps, given)))
+
+
+def step_json(step: model.Step, given: Given = (None, None, None, {})) -> bytes:
+    """The JSON of a step. Raises as ``steps_json``."""
+    return _encode(_step_part(step, given))
+
+
+def _step_part(step: model.Step, given: Given) -> _Step:
+    part: _Step = _step(step, _LEVEL)
     index, part._stored_messages, part._stored_tools, tokens = given
     part.index = index if index is None or type(index) is int else _raw(index, _LEVEL)
     part._stored_logprobs = Raw(dumps(tokens)) if tokens else None
-    return _encode(part)
+    return part
 
 
 def tool_run_json(run: model.ToolRun) -> bytes:
-    """The JSON of a tool run. Raises as ``step_json``."""
+    """The JSON of a tool run. Raises as ``steps_json``."""
     return _encode(_tool_run(run, _LEVEL))
 
 
 def trajectory_json(trajectory: Trajectory) -> bytes:
-    """The JSON of a trajectory without its steps and tool runs. Raises as ``step_json``."""
+    """The JSON of a trajectory without its steps and tool runs. Raises as ``steps_json``."""
     fields = _encode(_trajectory(trajectory, 1))[1:]
     return b'{"schema":"%s"%s%s' % (SCHEMA.encode(), b"" if fields == b"}" else b",", fields)
 
 
-def _encode(part: _Part) -> bytes:
+def _encode(part: _Part | list[_Step]) -> bytes:
     try:
         return _encoder.encode(part)
     except (TypeError, ValueError, OverflowError):
@@ -404,8 +439,8 @@ def _encode(part: _Part) -> bytes:
 
 
 def _escaped(value: Any) -> Any:
-    if isinstance(value, list):
-        return list(map(_escaped, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_escaped, value))
     if isinstance(value, _Part):
         for name in value.__struct_fields__:
             setattr(value, name, _escaped(getattr(value, name)))
