@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rollout_trace import credentials, guard
 from rollout_trace.data.exchange import Exchange, Outcome
-from rollout_trace.file.difference import Difference, difference
 from rollout_trace.file.plain import (
     BadBody,
+    Difference,
     body_bytes,
     body_record,
+    difference,
     dumps,
     from_milliseconds,
     milliseconds,

@@ -17,7 +17,7 @@ from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
-from rollout_trace.file import journal_lock
+from rollout_trace.file import locking
 from rollout_trace.file.addresses import shown
 from rollout_trace.file.replacing import create, make_folder
 from rollout_trace.file.writer import JSONLWriter, Line
@@ -51,7 +51,7 @@ def lines_among(names: Iterable[str]) -> list[str]:
 
 def host_label() -> str:
     """The name of this machine as it may stand in the name of a shard."""
-    return _NO_NAME.sub("_", journal_lock.host())[:100] or "host"
+    return _NO_NAME.sub("_", locking.host())[:100] or "host"
 
 
 class Settings(NamedTuple):

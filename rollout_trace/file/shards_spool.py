@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from rollout_trace._forks import renew_after_fork
-from rollout_trace.file import journal_lock
+from rollout_trace.file import locking
 from rollout_trace.file.addresses import shown
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.replacing import make_folder
@@ -91,7 +91,7 @@ class Claim:
         """Gives it up. A second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            if journal_lock.HAS_LOCKS:
+            if locking.HAS_LOCKS:
                 self._path.unlink(missing_ok=True)
                 os.close(fd)
             else:  # Windows deletes no open file.
@@ -115,13 +115,13 @@ def claim(folder: Path, stem: str) -> Claim | None:
     for _ in range(_TRIES):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
         try:
-            is_held = journal_lock.hold(fd)
+            is_held = locking.lock_open(fd)
             # Another process may have released it, and removed the file, since it was opened.
             is_current = _is_at(fd, path)
             if is_held is not False and is_current and (is_held or not _may_live(fd)):
                 os.ftruncate(fd, 0)
                 os.lseek(fd, 0, os.SEEK_SET)
-                os.write(fd, dumps(journal_lock.owner()))
+                os.write(fd, dumps(locking.owner()))
                 return Claim(path, os.dup(fd))
         finally:
             # Of a claim, the duplicate goes on to hold the lock.
@@ -163,7 +163,7 @@ def _may_live(fd: int) -> bool:
         first = msgspec.json.decode(os.read(fd, 4096), type=dict)
     except (msgspec.DecodeError, ValueError):
         return False
-    return journal_lock.may_live(first)
+    return locking.may_live(first)
 
 
 def stale_claims(folder: Path) -> list[Claim]:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import orjson
 
-from rollout_trace.file import journal_lock
+from rollout_trace.file import locking
 from rollout_trace.file.compression import is_compressed, members_of
 from rollout_trace.file.decode import decode
 from rollout_trace.file.line_format import BadLine
@@ -199,7 +199,7 @@ def cut_partial_line(path: Path, is_known: Callable[[str], bool]) -> int:
     except FileNotFoundError:
         return 0
     with file:
-        if journal_lock.hold(file.fileno()) is not True:
+        if locking.lock_open(file.fileno()) is not True:
             return 0
         size = file.seek(0, os.SEEK_END)
         start, beginning = _partial_end(file, path)

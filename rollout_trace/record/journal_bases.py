@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 from weakref import ref
 
-from rollout_trace.file.difference import Difference, difference
+from rollout_trace.file.plain import Difference, difference
 
 MOST = 4
 """Bases of a trajectory: as many agents may take turns in one, and each is still compared with itself."""

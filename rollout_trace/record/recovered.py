@@ -13,14 +13,13 @@ from rollout_trace import guard
 from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import Cost, ErrorInfo, Step, amend
 from rollout_trace.data.trajectory import Trajectory, new_trajectory
-from rollout_trace.file import journal_format as form
+from rollout_trace.file import journal as form
 from rollout_trace.file.arrays import share_rows
 from rollout_trace.file.decode import decode
-from rollout_trace.file.difference import Difference
 from rollout_trace.file.encode import PARTS, from_parts
-from rollout_trace.file.journal_format import Record
+from rollout_trace.file.journal import Record
 from rollout_trace.file.line_format import BadLine
-from rollout_trace.file.plain import dumps
+from rollout_trace.file.plain import Difference, dumps
 from rollout_trace.file.records import SCHEMA
 from rollout_trace.record import journal_calls
 from rollout_trace.record.call import Call

@@ -17,8 +17,8 @@ from rollout_trace.data.episodes import Attempts
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
-from rollout_trace.file import journal_format as form
-from rollout_trace.file import journal_lock
+from rollout_trace.file import journal as form
+from rollout_trace.file import locking
 from rollout_trace.file.addresses import file_system, is_address, to_local
 from rollout_trace.file.episodes import attempts_in, leave_out
 from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, folder_of
@@ -169,7 +169,7 @@ def _open(path: Path, report: RecoveryReport, stack: ExitStack) -> _Journal | No
     """Opens and reads a journal; None where it is to be left alone. The stack keeps it open and locked."""
     try:
         file = stack.enter_context(path.open("rb", buffering=0))
-        is_held = journal_lock.hold(file.fileno())
+        is_held = locking.lock_open(file.fileno())
         if is_held is False:
             report.live.append(path)
             return None
@@ -232,9 +232,9 @@ def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
             f"reads versions up to {form.VERSION}. Recover it with a version of the library that is as new."
         )
     # A lock that we hold shows that its process is dead, unless it could not lock it.
-    if (is_held and head.get("is_locked")) or not journal_lock.may_live(head):
+    if (is_held and head.get("is_locked")) or not locking.may_live(head):
         return None
-    if head.get("host") == journal_lock.host():
+    if head.get("host") == locking.host():
         return ""
     return (
         f"written on the machine {head.get('host')!r} without a lock: recover it there, where its process can be seen"
