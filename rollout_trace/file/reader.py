@@ -152,7 +152,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
         last = 0
         for line in pool.lines(at):
             try:
-                found = None if line is None else build(line.parsed)
+                found = None if line is None else build(line[1])
             except (BadLine, RecursionError):
                 pool.skip(at)
                 found = None
@@ -160,7 +160,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
                 # From here on by this process, so that every error is the one that it reports.
                 yield from (one.trajectory for one in self.read_lines(path, after=last))
                 return
-            last = line.number
+            last = line[0]
             yield found
 
     def read_noted_lines(self, open_file: Callable[[str], BinaryIO]) -> Iterator[ReadLine]:
