@@ -23,7 +23,7 @@ from rollout_trace.file.addresses import file_system, is_address, to_local
 from rollout_trace.file.episodes import attempts_in, leave_out
 from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, folder_of
 from rollout_trace.file.shards import check_address
-from rollout_trace.file.shards_spool import spool_of
+from rollout_trace.file.shards_upload import spool_of
 from rollout_trace.record.recovered import Pieces, trajectory_of
 from rollout_trace.record.recovery_output import (
     DamagedPlace,

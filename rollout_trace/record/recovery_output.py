@@ -15,8 +15,16 @@ from rollout_trace.file import shards_upload
 from rollout_trace.file.addresses import join, names_in, shown
 from rollout_trace.file.journal import SUFFIX, folder_of
 from rollout_trace.file.shards import Settings, ShardWriter, host_label, is_shard_name, lines_among
-from rollout_trace.file.shards_spool import Claim, claim, claim_new, remove_if_empty, spooled, stale_claims, stem_of
-from rollout_trace.file.shards_upload import send
+from rollout_trace.file.shards_upload import (
+    Claim,
+    claim,
+    claim_new,
+    remove_if_empty,
+    send,
+    spooled,
+    stale_claims,
+    stem_of,
+)
 from rollout_trace.file.tail import cut_partial_line, ids_in
 from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.guard import printable

@@ -334,7 +334,7 @@ class Sink:
     @staticmethod
     def _spool_option(folder: Path) -> str:
         """What is to be added for a spool that was given by option."""
-        from rollout_trace.file.shards_spool import has_default_root
+        from rollout_trace.file.shards_upload import has_default_root
 
         return "" if has_default_root(folder) else f", with spool={str(folder.parent)!r}"
 
