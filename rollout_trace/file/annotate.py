@@ -16,11 +16,11 @@ from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file.addresses import is_address, refuse_special_file, shown, to_local
 from rollout_trace.file.append import AppendedFile, AppendError
+from rollout_trace.file.find import ids_in
 from rollout_trace.file.notes import STEP_VALUES, SUFFIX, is_notes_file, notes_path
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import NOTE_SCHEMA
 from rollout_trace.file.shards import lines_among
-from rollout_trace.file.tail import ids_in
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 

@@ -49,6 +49,15 @@ def decode(line: bytes) -> Trajectory:
     return build(parse(line))
 
 
+def is_whole(line: bytes) -> bool:
+    """Tells whether a line holds a trajectory."""
+    try:
+        decode(line)
+    except (BadLine, RecursionError):
+        return False
+    return True
+
+
 class Parsed(NamedTuple):
     """A line that was read, before its trajectory is made: what its records say, and their numbers as arrays."""
 

@@ -13,6 +13,8 @@ from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
 from rollout_trace.file import shards_upload
 from rollout_trace.file.addresses import join, names_in, shown
+from rollout_trace.file.append import cut_partial_line
+from rollout_trace.file.find import ids_in
 from rollout_trace.file.journal import SUFFIX, folder_of
 from rollout_trace.file.shards import Settings, ShardWriter, host_label, is_shard_name, lines_among
 from rollout_trace.file.shards_upload import (
@@ -25,7 +27,6 @@ from rollout_trace.file.shards_upload import (
     stale_claims,
     stem_of,
 )
-from rollout_trace.file.tail import cut_partial_line, ids_in
 from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.guard import printable
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address, open_binary
+from rollout_trace.file.lines import Part, begin_of_last, end_of_whole, is_packed, newlines_before
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import TrajectoryReader, expand_paths
-from rollout_trace.file.tail import Part, begin_of_last, end_of_whole, is_packed, newlines_before
 
 if TYPE_CHECKING:
     from typing import BinaryIO
