@@ -12,9 +12,11 @@ import glob as local_glob
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from rollout_trace.guard import describe
@@ -23,12 +25,12 @@ HISTORY_SCHEMA = "rollout-trace-history/1"
 """The first field of each line of a history."""
 _HISTORY_NAME = re.compile(r"(.*\.)?history(-[0-9a-f]+)?\.jsonl")
 
-_SPECIAL_KINDS = [
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-]
+_SPECIAL_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def refuse_special_file(path: str | os.PathLike[str]) -> None:
@@ -41,7 +43,7 @@ def refuse_special_file(path: str | os.PathLike[str]) -> None:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         return
-    kind = next((name for is_kind, name in _SPECIAL_KINDS if is_kind(mode)), None)
+    kind = _SPECIAL_KINDS.get(stat.S_IFMT(mode))
     if kind is not None and not os.path.samefile(path, os.devnull):
         raise OSError(errno.EINVAL, f"expected a file of lines, got {kind}", os.fspath(path))
 
@@ -145,6 +147,22 @@ def file_system(address: str) -> tuple[Any, str]:
     return system, str(path)
 
 
+@contextmanager
+def _asked(address: str) -> Iterator[tuple[Any, str]]:
+    """The file system of an address, and the path in it. Raises an OSError for what goes wrong inside the block: each
+    file system has exceptions of its own.
+    """
+    system, place = file_system(address)
+    try:
+        yield system, place
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is nothing at {shown(address)}.") from error
+    except PermissionError as error:
+        raise PermissionError(f"{shown(address)} may not be read: {describe(error)}") from error
+    except Exception as error:
+        raise OSError(f"{shown(address)} could not be read: {describe(error)}") from error
+
+
 def open_binary(path: str) -> BinaryIO:
     """Opens a file, or what an address names, to be read. Of an address, blocks are fetched as they are read.
 
@@ -153,40 +171,25 @@ def open_binary(path: str) -> BinaryIO:
     """
     if not is_address(path):
         return open(path, "rb")
-    system, place = file_system(path)
-    try:
+    with _asked(path) as (system, place):
         file: BinaryIO = system.open(place, "rb")
-    except Exception as error:
-        _raise_unreadable(path, error)
     return file
 
 
 def is_file(path: str) -> bool:
-    """Tells whether there is such a file.
-
-    Raises:
-        OSError: at an address, it cannot be found out.
-    """
+    """Tells whether there is such a file. Raises OSError where it cannot be found out, at an address."""
     if not is_address(path):
         return os.path.isfile(path)
-    system, place = file_system(path)
-    try:
-        return bool(system.isfile(place))
-    except Exception as error:
-        _raise_unreadable(path, error)
+    with _asked(path) as (system, place):
+        found: bool = system.isfile(place)
+    return found
 
 
 def size_of(address: str) -> int:
-    """Bytes of what an address names.
-
-    Raises:
-        OSError: it cannot be found out.
-    """
-    system, place = file_system(address)
-    try:
-        return int(system.size(place))
-    except Exception as error:
-        _raise_unreadable(address, error)
+    """Bytes of what an address names. Raises OSError where it cannot be found out."""
+    with _asked(address) as (system, place):
+        size = int(system.size(place))
+    return size
 
 
 def has_magic(path: str) -> bool:
@@ -195,17 +198,10 @@ def has_magic(path: str) -> bool:
 
 
 def matching(pattern: str) -> list[str]:
-    """The files that the pattern of an address matches, sorted, as addresses.
-
-    Raises:
-        OSError: they cannot be listed.
-    """
-    system, place = file_system(pattern)
-    try:
+    """The files that the pattern of an address matches, sorted, as addresses. Raises OSError as ``names_in``."""
+    with _asked(pattern) as (system, place):
         system.invalidate_cache()
         found = system.glob(place, detail=True)
-    except Exception as error:
-        _raise_unreadable(pattern, error)
     return sorted(unstripped(pattern, system, name) for name, facts in found.items() if facts.get("type") == "file")
 
 
@@ -216,15 +212,10 @@ def names_in(address: str) -> list[str] | None:
         FileNotFoundError: there is neither.
         OSError: it cannot be listed.
     """
-    system, place = file_system(address)
-    try:
+    with _asked(address) as (system, place):
         # Another process may have written since this one has looked.
         system.invalidate_cache()
         found = system.ls(place.rstrip("/") or place, detail=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is nothing at {shown(address)}.") from None
-    except Exception as error:
-        _raise_unreadable(address, error)
     place = place.strip("/")
     files = [str(facts["name"]).strip("/") for facts in found if facts.get("type") == "file"]
     if files == [place] and not address.endswith("/"):
@@ -244,12 +235,3 @@ def unstripped(address: str, system: Any, path: str) -> str:
 def join(folder: str, name: str) -> str:
     """A name in a folder, or at an address."""
     return f"{folder.rstrip('/')}/{name}" if is_address(folder) else os.path.join(folder, name)
-
-
-def _raise_unreadable(path: str, error: Exception) -> NoReturn:
-    """Raises the OSError for what went wrong at an address: each file system has exceptions of its own."""
-    if isinstance(error, FileNotFoundError):
-        raise FileNotFoundError(f"there is nothing at {shown(path)}.") from error
-    if isinstance(error, PermissionError):
-        raise PermissionError(f"{shown(path)} may not be read: {describe(error)}") from error
-    raise OSError(f"{shown(path)} could not be read: {describe(error)}") from error

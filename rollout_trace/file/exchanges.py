@@ -6,7 +6,6 @@ A request repeats nearly all of an earlier one of its conversation: of it, what 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -24,6 +23,7 @@ from rollout_trace.file.plain import (
     milliseconds,
     time_text,
 )
+from rollout_trace.wire.body import unpack
 
 if TYPE_CHECKING:
     from rollout_trace.file.records import ExchangeRecord
@@ -191,13 +191,10 @@ def _is_spoiled(exchange: Exchange) -> bool:
 
 def _unpacked(exchange: Exchange) -> bytes:
     """The response as far as it can be unpacked; as it is where it is not compressed, or in another way."""
-    coding = next((value.strip().lower() for name, value in exchange.headers if name == "content-encoding"), "")
-    if coding not in ("gzip", "x-gzip", "deflate"):
-        return exchange.response
+    coding = next((value for name, value in exchange.headers if name == "content-encoding"), None)
     try:
-        # Either of the two forms; one that was cut is unpacked as far as it goes.
-        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(exchange.response, _UNPACKED)
-    except zlib.error:
+        return unpack(exchange.response, coding, _UNPACKED)[0] if coding else exchange.response
+    except ValueError:
         return exchange.response
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,3 +107,32 @@ def replacing(
     except BaseException:  # KeyboardInterrupt too must leave no half-written file.
         new.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def replacing_in(folder: Path) -> Iterator[Path]:
+    """Makes a folder whose files and folders replace those of their names in ``folder`` when the block ends.
+
+    If the block raises, ``folder`` is unchanged, and removed if it was not there.
+    """
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".new-{secrets.token_hex(8)}"
+    aside.mkdir()
+    try:
+        yield aside
+        for one in sorted(aside.iterdir()):
+            _move(one, folder / one.name)
+        aside.rmdir()
+    except BaseException:
+        shutil.rmtree(aside if existed else folder, ignore_errors=True)
+        raise
+
+
+def _move(source: Path, target: Path) -> None:
+    if source.is_dir() and target.exists():
+        for one in source.iterdir():
+            os.replace(one, target / one.name)
+        source.rmdir()
+    else:
+        os.replace(source, target)

@@ -6,13 +6,11 @@ import hashlib
 import os
 import random
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TypeAlias
-from uuid import uuid4
 
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_file
@@ -20,6 +18,7 @@ from rollout_trace.file.compression import compressor
 from rollout_trace.file.copies import CarriedMedia
 from rollout_trace.file.lines import SplitLine, lines
 from rollout_trace.file.notes import is_notes_file, note_lines_by_id, notes_path
+from rollout_trace.file.replacing import replacing_in
 from rollout_trace.file.shards import lines_among
 
 By: TypeAlias = Literal["group", "task", "name", "status"]
@@ -210,34 +209,15 @@ def write_parts(folder: Path, suffix: str, files: Sequence[str], parts: Sequence
         FormatError: a file has changed since the plan was made, or media are missing.
         OSError: a file cannot be read or written.
     """
-    existed = folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".split-{uuid4().hex}"
-    aside.mkdir()
-    try:
-        names = [f"{part.name}{suffix}" for part in parts]
+    names = [f"{part.name}{suffix}" for part in parts]
+    with replacing_in(folder) as aside:
         with _Outputs([aside / name for name in names], mode) as outputs:
             _copy_lines(files, parts, outputs)
         _copy_notes(files, parts, [aside / name for name in names])
         for name in names:
             # Notes of an earlier split that was overwritten would be applied to this one.
             Path(notes_path(folder / name)).unlink(missing_ok=True)
-        for one in sorted(os.listdir(aside)):
-            _move(aside / one, folder / one)
-    except BaseException:
-        shutil.rmtree(folder if not existed else aside, ignore_errors=True)
-        raise
-    aside.rmdir()
     return [str(folder / name) for name in names]
-
-
-def _move(source: Path, target: Path) -> None:
-    if source.is_dir() and target.exists():
-        for one in source.iterdir():
-            os.replace(one, target / one.name)
-        source.rmdir()
-    else:
-        os.replace(source, target)
 
 
 def _copy_lines(files: Sequence[str], parts: Sequence[Part], outputs: _Outputs) -> None:
