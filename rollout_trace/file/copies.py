@@ -271,6 +271,6 @@ def _placed(line: NotedLine, make: Callable[[], bytes]) -> bytes:
     try:
         return at_any_depth(make)
     except MissingMedia as error:
-        raise FormatError(f"{line.path}, line {line.number}, {error}") from error
+        raise error.at(f"{line.path}, line {line.number}") from error
     except FileNotFoundError as error:
         raise FormatError(f"{line.path}, line {line.number}: its media are missing: {error}") from error

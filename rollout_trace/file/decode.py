@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -14,15 +13,14 @@ from rollout_trace.data.lists import PackedTexts, TableSpan, from_plain
 from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_attempt, new_step
 from rollout_trace.data.tokens import Segment, Span, TokenStore, array_of, as_float32, ids_in
 from rollout_trace.data.trajectory import new_trajectory
-from rollout_trace.file.arrays import ArrayTable, BadArray
-from rollout_trace.file.exchanges import BadExchange, read_exchanges
+from rollout_trace.file.arrays import ArrayTable
+from rollout_trace.file.exchanges import read_exchanges
 from rollout_trace.file.extras import alternatives, read_extras
-from rollout_trace.file.line_format import NOT_JSON, BadLine, LineFormat
-from rollout_trace.file.plain import BadBody, body_bytes, from_milliseconds
+from rollout_trace.file.line_format import NOT_JSON, BadLine, LineFormat, body_bytes
+from rollout_trace.file.plain import from_milliseconds
 from rollout_trace.file.records import (
     SCHEMA,
     AttemptRecord,
-    BodyRecord,
     CostRecord,
     Record,
     Rows,
@@ -35,7 +33,6 @@ from rollout_trace.file.records import (
 )
 
 if TYPE_CHECKING:
-    from rollout_trace.data.exchange import Exchange
     from rollout_trace.data.tokens import FloatArray, IntArray
     from rollout_trace.data.trajectory import Trajectory
 
@@ -113,7 +110,7 @@ def build(parsed: Parsed) -> Trajectory:
     """
     record = parsed.record
     messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
-    segments, arrays = _Segments(record.segments, parsed.ids), _array_table(record)
+    segments, arrays = _Segments(record.segments, parsed.ids), ArrayTable(record.arrays)
     numbers = zip(parsed.logprobs, parsed.top_logprobs, strict=True)
     steps = [
         _step(step, at, messages, tools, segments, arrays, found)
@@ -122,7 +119,7 @@ def build(parsed: Parsed) -> Trajectory:
     copied = {name: getattr(record, name) for name in _TRAJECTORY_COPIED}
     copied.update(steps=steps, tool_runs=list(map(tool_run_of, record.tool_runs)))
     if record.exchanges:
-        copied["exchanges"] = _exchanges(record)
+        copied["exchanges"] = read_exchanges(record.exchanges)
     return new_trajectory(copied)
 
 
@@ -235,13 +232,6 @@ class _Segments:
         return self._by_index[index], start
 
 
-def _array_table(record: TrajectoryRecord) -> ArrayTable:
-    try:
-        return ArrayTable(record.arrays)
-    except BadArray as error:
-        raise BadLine("", str(error), error.code) from error
-
-
 _Numbers: TypeAlias = "tuple[FloatArray | None, bytes]"
 """Of one step: its logprobs, and its alternatives as JSON."""
 
@@ -271,7 +261,7 @@ def _add_tokens(
     if _extras_of(record) != _NO_EXTRAS:
         try:
             values.update(read_extras(record, arrays))
-        except BadArray as error:
+        except BadLine as error:
             raise BadLine("", f"$.steps[{at}].tokens{error}", error.code) from error
 
 
@@ -346,22 +336,6 @@ def _segment(index: int | None, at: int, segments: _Segments) -> int:
 # Records
 
 
-def _body(record: BodyRecord | None, path: str) -> bytes | None:
-    if record is None:
-        return None
-    try:
-        return body_bytes(record)
-    except BadBody as error:
-        raise BadLine(f"{path}.{error.field}", str(error), "body-bytes") from error
-
-
-def _exchanges(record: TrajectoryRecord) -> Callable[[], tuple[Exchange, ...]]:
-    try:
-        return read_exchanges(record.exchanges)
-    except BadExchange as error:
-        raise BadLine("", str(error), error.code) from error
-
-
 def _cost(record: CostRecord | None) -> Cost | None:
     if record is None or record.amount is None:
         return None
@@ -421,9 +395,9 @@ def _step(
     if record.time_to_first_token_ms is not None:
         values["time_to_first_token"] = from_milliseconds(record.time_to_first_token_ms)
     if record.request_bytes is not None:
-        values["request_bytes"] = _body(record.request_bytes, f"$.steps[{at}].request_bytes")
+        values["request_bytes"] = body_bytes(record.request_bytes, f"$.steps[{at}].request_bytes")
     if record.response_bytes is not None:
-        values["response_bytes"] = _body(record.response_bytes, f"$.steps[{at}].response_bytes")
+        values["response_bytes"] = body_bytes(record.response_bytes, f"$.steps[{at}].response_bytes")
     return new_step(values)
 
 

@@ -10,7 +10,8 @@ import msgspec
 
 from rollout_trace.data.extras import JSONText, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import Step, shared
-from rollout_trace.file.arrays import FLOATS, IDS, ROWS, BadArray, Form, as_form, decoded, fragment
+from rollout_trace.file.arrays import FLOATS, IDS, ROWS, Form, as_form, decoded, fragment
+from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.plain import dumps
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def read_extras(record: TokensRecord, arrays: ArrayTable) -> dict[str, Any]:
     """The extras of a step as its fields, without those that the record lacks.
 
     Raises:
-        BadArray: one is not as the format has it; the message begins with its path within ``tokens``.
+        BadLine: one is not as the format has it; the message begins with its path within ``tokens``.
     """
     found: dict[str, Any] = {}
     for name in ("routed_experts", "prompt_logprobs"):
@@ -146,15 +147,15 @@ def read_extras(record: TokensRecord, arrays: ArrayTable) -> dict[str, Any]:
     for name, value in found.items():
         problem = _CHECKS[name](_counted(name, value), prompt, completion)
         if problem is not None:
-            raise BadArray(f".{name}: {problem}", name.replace("_", "-"))
+            raise BadLine("", f".{name}: {problem}", name.replace("_", "-"))
     return found
 
 
 def _at(place: str, read: Any, *arguments: Any) -> Any:
     try:
         return read(*arguments)
-    except BadArray as error:
-        raise BadArray(f".{place}: {error}", error.code) from error
+    except BadLine as error:
+        raise BadLine("", f".{place}: {error}", error.code) from error
 
 
 def _array(field: str, name: str, record: ArrayRecord) -> AnyArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
@@ -11,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from rollout_trace.errors import FormatError
-from rollout_trace.file.records import NOTE_SCHEMA, Head
+from rollout_trace.file.records import NOTE_SCHEMA, BodyRecord, Head
 
 T = TypeVar("T")
 
@@ -40,6 +41,24 @@ class BadLine(ValueError):
         error = FormatError(f"{place}, {self}" if str(self).startswith("$") else f"{place}: {self}")
         error.__cause__ = self
         return error
+
+
+def body_bytes(record: BodyRecord, path: str) -> bytes:
+    """The bytes of a record. ``path``: of the record in its line.
+
+    Raises:
+        BadLine: its text has half a surrogate pair, or its base64 is none.
+    """
+    if record.base64 is None:
+        try:
+            return (record.text or "").encode()
+        except UnicodeEncodeError as error:
+            problem = f"expected the text of a body, got half a surrogate pair: {error}"
+            raise BadLine(f"{path}.text", problem, "body-bytes") from error
+    try:
+        return base64.b64decode(record.base64, validate=True)
+    except ValueError as error:  # Not binascii.Error: text that is not ASCII raises a plain ValueError.
+        raise BadLine(f"{path}.base64", f"expected base64, got something else: {error}", "body-bytes") from error
 
 
 class LineFormat(Generic[T]):

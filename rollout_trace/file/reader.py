@@ -25,7 +25,7 @@ from rollout_trace.file.addresses import (
 from rollout_trace.file.decode import build, parse
 from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
-from rollout_trace.file.media import MissingMedia, parse_restored
+from rollout_trace.file.media import parse_restored
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
 from rollout_trace.file.shards import SUFFIXES, lines_among
 
@@ -280,8 +280,6 @@ def _parse_line(path: str, number: int, line: bytes | Damaged, media: ReadMedia)
     try:
         parsed = at_any_depth(parse, line) if media == "keep" else at_any_depth(parse_restored, line, path)
         return at_any_depth(build, parsed)
-    except MissingMedia as error:
-        raise FormatError(f"{place}, {error}") from error
     except BadLine as error:
         raise error.at(place) from error
 
