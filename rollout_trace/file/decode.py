@@ -19,6 +19,7 @@ from rollout_trace.file.extras import alternatives, read_extras
 from rollout_trace.file.line_format import NOT_JSON, BadLine, LineFormat, body_bytes
 from rollout_trace.file.plain import from_milliseconds
 from rollout_trace.file.records import (
+    FACTS,
     SCHEMA,
     AttemptRecord,
     CostRecord,
@@ -109,13 +110,14 @@ def build(parsed: Parsed) -> Trajectory:
         BadLine: its values do not fit together.
     """
     record = parsed.record
-    messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
-    segments, arrays = _Segments(record.segments, parsed.ids), ArrayTable(record.arrays)
+    tables = _Tables(
+        _Table(record.messages, "messages"),
+        _Table(record.tools, "tools"),
+        _Segments(record.segments, parsed.ids),
+        ArrayTable(record.arrays),
+    )
     numbers = zip(parsed.logprobs, parsed.top_logprobs, strict=True)
-    steps = [
-        _step(step, at, messages, tools, segments, arrays, found)
-        for at, (step, found) in enumerate(zip(record.steps, numbers, strict=True))
-    ]
+    steps = [_step(step, at, tables, one) for at, (step, one) in enumerate(zip(record.steps, numbers, strict=True))]
     copied = {name: getattr(record, name) for name in _TRAJECTORY_COPIED}
     copied.update(steps=steps, tool_runs=list(map(tool_run_of, record.tool_runs)))
     if record.exchanges:
@@ -236,14 +238,7 @@ _Numbers: TypeAlias = "tuple[FloatArray | None, bytes]"
 """Of one step: its logprobs, and its alternatives as JSON."""
 
 
-def _add_tokens(
-    values: dict[str, Any],
-    record: TokensRecord,
-    at: int,
-    segments: _Segments,
-    arrays: ArrayTable,
-    numbers: _Numbers,
-) -> None:
+def _add_tokens(values: dict[str, Any], record: TokensRecord, at: int, tables: _Tables, numbers: _Numbers) -> None:
     """Adds the fields that a step has of its ``tokens``."""
     logprobs, top = numbers
     if logprobs is not None:
@@ -255,12 +250,12 @@ def _add_tokens(
         except ValueError as error:
             raise BadLine(f"$.steps[{at}].tokens.top_logprobs", str(error), "top-logprobs-type") from error
     if record.prompt is not None or record.end is not None:
-        _add_token_ids(values, record, at, segments)
+        _add_token_ids(values, record, at, tables.segments)
     if record.texts is not None:
         values["token_texts"] = _token_texts(record, at, logprobs)
     if _extras_of(record) != _NO_EXTRAS:
         try:
-            values.update(read_extras(record, arrays))
+            values.update(read_extras(record, tables.arrays))
         except BadLine as error:
             raise BadLine("", f"$.steps[{at}].tokens{error}", error.code) from error
 
@@ -360,28 +355,37 @@ def tool_run_of(record: ToolRunRecord) -> ToolRun:
     return ToolRun(**copied, duration=from_milliseconds(record.duration_ms))
 
 
-def step_without_tables(record: StepRecord) -> Step:
-    """The step of a record that names no messages, tools or tokens."""
-    return _step(record, 0, None, None, None, None, None)  # type: ignore[arg-type]  # Tables that it does not ask.
+def facts_of(value: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a step, by name, that ``fields.facts_record`` wrote. Raises ValueError where they are none."""
+    known = {name: item for name, item in value.items() if name in FACTS}
+    # It names nothing of the tables.
+    step = _step(msgspec.convert({**known, "id": ""}, StepRecord), 0, None, (None, b""))  # type: ignore[arg-type]
+    return {FACTS[name]: getattr(step, FACTS[name]) for name in known}
 
 
-def _step(
-    record: StepRecord,
-    at: int,
-    messages: _Table,
-    tools: _Table,
-    segments: _Segments,
-    arrays: ArrayTable,
-    numbers: _Numbers,
-) -> Step:
+def run_of(value: dict[str, Any], result: Any) -> ToolRun:
+    """The tool run that ``fields.run_record`` wrote, with this result where it was a text. Raises as ``facts_of``."""
+    return tool_run_of(msgspec.convert({"result": result, **value}, ToolRunRecord))
+
+
+class _Tables(NamedTuple):
+    """What the steps of a line refer to."""
+
+    messages: _Table
+    tools: _Table
+    segments: _Segments
+    arrays: ArrayTable
+
+
+def _step(record: StepRecord, at: int, tables: _Tables, numbers: _Numbers) -> Step:
     # One `attrgetter` for all fields takes a third of the time of a `getattr` for each.
     values = dict(zip(_STEP_COPIED, _copied_of(record), strict=True))
     if record.tokens is not None:
-        _add_tokens(values, record.tokens, at, segments, arrays, numbers)
+        _add_tokens(values, record.tokens, at, tables, numbers)
     if record.messages is not None:
-        values["messages"] = messages.pick(record.messages, at)
+        values["messages"] = tables.messages.pick(record.messages, at)
     if record.tools is not None:
-        values["tools"] = tools.pick(record.tools, at)
+        values["tools"] = tables.tools.pick(record.tools, at)
     values["call_id"] = record.id if record.call_id is None else record.call_id
     values["index"] = at if record.index is None else record.index
     if record.cost is not None:

@@ -6,6 +6,7 @@ form than it has, is converted in its place: no value prevents the rest from bei
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
@@ -19,7 +20,7 @@ from rollout_trace import guard
 from rollout_trace.data import model
 from rollout_trace.data.extras import ExtraIssue
 from rollout_trace.file.plain import OPTIONS, body_record, dumps, milliseconds, time_text
-from rollout_trace.file.records import SCHEMA
+from rollout_trace.file.records import FACTS, SCHEMA
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -419,9 +420,21 @@ def _step_part(step: model.Step, given: Given) -> _Step:
     return part
 
 
+def facts_record(step: model.Step) -> dict[str, Any]:
+    """What a step has beside messages, answer and tokens, as a line has it: for formats with a free place for it."""
+    record = json.loads(step_json(step))
+    return {name: record[name] for name in FACTS if name in record}
+
+
 def tool_run_json(run: model.ToolRun) -> bytes:
     """The JSON of a tool run. Raises as ``steps_json``."""
     return _encode(_tool_run(run, _LEVEL))
+
+
+def run_record(run: model.ToolRun) -> dict[str, Any]:
+    """A tool run as a line has it; without its result where that is a text, which formats have themselves."""
+    record = json.loads(tool_run_json(run))
+    return {name: value for name, value in record.items() if name != "result" or not isinstance(value, str)}
 
 
 def trajectory_json(trajectory: Trajectory) -> bytes:

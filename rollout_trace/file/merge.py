@@ -51,14 +51,13 @@ class MergeReport:
         if self.doubles:
             found.append(f"doubles dropped: {self.doubles}")
         found.append(f"trajectories with notes folded in: {self.notes}")
-        if self.unmatched_notes:
-            first = ", ".join(map(brief, self.unmatched_notes[:3]))
-            more = ", ..." if len(self.unmatched_notes) > 3 else ""
-            found.append(f"notes without a trajectory: {len(self.unmatched_notes)} ({first}{more})")
-        if self.unmatched_steps:
-            more = ", ..." if len(self.unmatched_steps) > 3 else ""
-            first = ", ".join(self.unmatched_steps[:3])
-            found.append(f"notes without their step: {len(self.unmatched_steps)} ({first}{more})")
+        for what, names in (
+            ("a trajectory", list(map(brief, self.unmatched_notes))),
+            ("their step", self.unmatched_steps),
+        ):
+            if names:
+                more = ", ..." if len(names) > 3 else ""
+                found.append(f"notes without {what}: {len(names)} ({', '.join(names[:3])}{more})")
         if self.unreadable:
             found.append(f"lines that could not be read: {len(self.unreadable)}, the first: {self.unreadable[0]}")
         return found

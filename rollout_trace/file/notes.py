@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import FormatError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
 
+N = TypeVar("N")
 SUFFIX = ".notes.jsonl"
 SCORE_ERROR = "score_error"
 """The name in ``Trajectory.metadata`` under which readers put the failure of a scoring function."""
@@ -162,6 +164,34 @@ class Notes:
         """Lists what the notes name and no trajectory so far had: ``trajectory 'a'``, ``step 3 of trajectory 'b'``."""
         missing = [f"trajectory {brief(one)}" for one in self._by_id if one not in self._found]
         return [*missing, *dict.fromkeys(self._without_step)]
+
+
+class SharedNotes(Generic[N]):
+    """The notes of several files. Files of one name in several compressions share theirs.
+
+    Args:
+        paths: of the files, each of which will be read once.
+        load: gives the notes of a file.
+    """
+
+    def __init__(self, paths: Iterable[str], load: Callable[[str], N]) -> None:
+        self._left = Counter(map(notes_path, paths))
+        """How many of the files with these notes are still to be read."""
+        self._load = load
+        self._loaded: dict[str, N] = {}
+
+    def of(self, path: str) -> N:
+        """The notes of a file."""
+        beside = notes_path(path)
+        if beside not in self._loaded:
+            self._loaded[beside] = self._load(path)
+        return self._loaded[beside]
+
+    def was_read(self, path: str) -> N | None:
+        """Called when a file was read to its end: returns its notes where no other file shares them."""
+        beside = notes_path(path)
+        self._left[beside] -= 1
+        return None if self._left[beside] else self._loaded.pop(beside, None)
 
 
 def load_notes(

@@ -26,7 +26,7 @@ from rollout_trace.file.decode import build, parse
 from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
 from rollout_trace.file.media import parse_restored
-from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
+from rollout_trace.file.notes import Notes, SharedNotes, is_notes_file, load_notes, notes_path
 from rollout_trace.file.shards import SUFFIXES, lines_among
 
 if TYPE_CHECKING:
@@ -234,33 +234,20 @@ class TrajectoryReader(Iterator["Trajectory"]):
         self.skipped.append(error)
 
 
-class _NotesOfFiles:
-    """The notes of the files of one reader. Files of one name in several compressions share theirs."""
+class _NotesOfFiles(SharedNotes["Notes | None"]):
+    """The notes of the files of one reader."""
 
     def __init__(self, paths: list[str], damaged: Callable[[FormatError], object]) -> None:
-        self._damaged = damaged
-        self._left = Counter(map(notes_path, paths))
-        """How many of the files with these notes are still to be read."""
-        self._loaded: dict[str, Notes | None] = {}
+        super().__init__(paths, lambda path: load_notes(path, damaged))
         self._unmatched: list[str] = []
         self._counts: Counter[str] = Counter()
 
-    def of(self, path: str) -> Notes | None:
-        beside = notes_path(path)
-        if beside not in self._loaded:
-            self._loaded[beside] = load_notes(path, self._damaged)
-        return self._loaded[beside]
-
-    def was_read(self, path: str) -> None:
-        """Called when a file was read to its end. Notes that no other file shares are dropped."""
-        beside = notes_path(path)
-        self._left[beside] -= 1
-        notes = self._loaded.get(beside)
-        if self._left[beside] == 0 and notes is not None:
-            unmatched = notes.unmatched()
-            self._counts[beside] += len(unmatched)
-            self._unmatched += unmatched[: max(0, 3 - len(self._unmatched))]
-            del self._loaded[beside]
+    def was_read(self, path: str) -> Notes | None:
+        notes = super().was_read(path)
+        unmatched = [] if notes is None else notes.unmatched()
+        self._counts[notes_path(path)] += len(unmatched)
+        self._unmatched += unmatched[: max(0, 3 - len(self._unmatched))]
+        return notes
 
     def warn_of_unmatched(self, *, has_skipped: bool) -> None:
         count = sum(self._counts.values())
