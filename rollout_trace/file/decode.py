@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 
 
 def decode(line: bytes) -> Trajectory:
-    """The trajectory of a line.
-
-    Raises:
-        BadLine: the line is not JSON, or does not match the format.
-    """
+    """The trajectory of a line. Raises BadLine: the line is not JSON, or does not match the format."""
     return build(parse(line))
 
 
@@ -70,11 +66,7 @@ class Parsed(NamedTuple):
 
 
 def parse(line: bytes) -> Parsed:
-    """Reads a line.
-
-    Raises:
-        BadLine: the line is not JSON, or its values are not of the format's types.
-    """
+    """Reads a line. Raises BadLine: the line is not JSON, or its values are not of the format's types."""
     quick = _quickly(line)
     if quick is not None:
         record, ids = quick
@@ -104,11 +96,7 @@ def _quickly(line: bytes) -> tuple[TrajectoryRecord, list[IntArray]] | None:
 
 
 def build(parsed: Parsed) -> Trajectory:
-    """The trajectory of a line that was read.
-
-    Raises:
-        BadLine: its values do not fit together.
-    """
+    """The trajectory of a line that was read. Raises BadLine: its values do not fit together."""
     record = parsed.record
     tables = _Tables(
         _Table(record.messages, "messages"),

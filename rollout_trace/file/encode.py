@@ -138,11 +138,7 @@ def in_parts(steps: list[Step]) -> list[bytes]:
 
 
 def from_parts(parts: list[bytes]) -> bytes:
-    """The line, without an id, of what ``in_parts`` returned.
-
-    Raises:
-        ValueError: another number of parts.
-    """
+    """The line, without an id, of what ``in_parts`` returned. Raises ValueError: another number of parts."""
     if len(parts) not in (len(PARTS), len(PARTS) + len(ROWS)):
         raise ValueError(f"expected {len(PARTS)} or {len(PARTS) + len(ROWS)} parts, got {len(parts)}")
     members = [b'"%s":%s' % (name.encode(), text) for name, text in zip(PARTS, parts, strict=False)]

@@ -271,11 +271,7 @@ _SPACES = bytes.maketrans(b"\n\r", b"  ")
 
 
 def alternatives(data: bytes) -> JSONText | None:
-    """``top_logprobs`` of a line, not decoded; None for null.
-
-    Raises:
-        ValueError: it is no list, or not UTF-8.
-    """
+    """``top_logprobs`` of a line, not decoded; None for null. Raises ValueError: it is no list, or not UTF-8."""
     if data in (b"", b"null"):
         return None
     if not data.startswith(b"["):

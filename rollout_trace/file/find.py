@@ -368,11 +368,7 @@ class IndexedLine(NamedTuple):
         return place_of(self.path, self.at.number)
 
     def load(self) -> Trajectory:
-        """The trajectory, with its notes.
-
-        Raises:
-            FormatError: the line does not match the format.
-        """
+        """The trajectory, with its notes. Raises FormatError: the line does not match the format."""
         try:
             line = line_at(self.path, self.at, self.length, self.store.opened)
         except EOFError as error:

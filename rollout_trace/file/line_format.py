@@ -75,11 +75,7 @@ class LineFormat(Generic[T]):
         self._decoder = msgspec.json.Decoder(kind)
 
     def decode(self, line: bytes) -> T:
-        """The record of a line.
-
-        Raises:
-            BadLine: the line is not JSON, or does not match the format.
-        """
+        """The record of a line. Raises BadLine: the line is not JSON, or does not match the format."""
         record = self._parse(line)
         _check_schema(record.schema, self._schema)  # type: ignore[attr-defined]
         return record

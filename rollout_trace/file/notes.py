@@ -234,11 +234,7 @@ def note_lines_by_id(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def decode_note(line: bytes | Damaged) -> NoteRecord:
-    """The note of a line of a file of notes.
-
-    Raises:
-        BadLine: it is none.
-    """
+    """The note of a line of a file of notes. Raises BadLine: it is none."""
     if isinstance(line, Damaged):
         raise BadLine("", str(line), line.code)
     note = at_any_depth(_FORMAT.decode, line)

@@ -149,11 +149,7 @@ class Difference(NamedTuple):
     middle: bytes
 
     def apply(self, base: bytes) -> bytes:
-        """The text.
-
-        Raises:
-            ValueError: the base is shorter than the difference needs.
-        """
+        """The text. Raises ValueError: the base is shorter than the difference needs."""
         if self.prefix + self.suffix > len(base):
             raise ValueError(f"the difference needs {self.prefix + self.suffix} bytes of a base that has {len(base)}")
         return base[: self.prefix] + self.middle + base[len(base) - self.suffix :]

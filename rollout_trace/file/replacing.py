@@ -46,11 +46,7 @@ def open_for_append(path: Path, mode: int | None) -> int:
 
 
 def create(path: Path, mode: int | None, bits: int = 0o666) -> int:
-    """Creates a file to write. ``mode`` and ``bits``: as for ``replacing``.
-
-    Raises:
-        FileExistsError: there is one.
-    """
+    """Creates a file to write. ``mode`` and ``bits``: as for ``replacing``. Raises FileExistsError: there is one."""
     flags = os.O_WRONLY | os.O_CREAT | _BINARY
     return os.open(path, flags | os.O_EXCL, bits) if mode is None else _create(path, flags, mode)
 
