@@ -122,7 +122,11 @@ class AppendedFile:
                 has_waited = self._lock.acquire(file, max(0.0, end - time.monotonic()))
             except NoFileLocks as reason:
                 self._may_be_locked = False
-                self._warn_of_no_lock(reason)
+                guard.warn_once(
+                    f"no-lock:{self._path}",
+                    f"{reason}: each line of {self._shown} is appended in one write, which most file systems keep "
+                    "whole. If several processes or machines write at once, give each its own file.",
+                )
                 return file, False
             # While the lock was waited for, the file may have been rotated.
             if not has_waited or self._is_current(file):
@@ -245,13 +249,6 @@ class AppendedFile:
             self.close()
         except OSError as error:
             guard.warn(f"closing {self._shown} failed ({error}): its last lines may not be on the disk.")
-
-    def _warn_of_no_lock(self, reason: NoFileLocks) -> None:
-        guard.warn_once(
-            f"no-lock:{self._path}",
-            f"{reason}: each line of {self._shown} is appended in one write, which most file systems keep whole. If "
-            "several processes or machines write at once, give each its own file.",
-        )
 
 
 def _cut_back(file: int, end: int) -> OSError | None:

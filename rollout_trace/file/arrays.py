@@ -166,7 +166,7 @@ class DistinctRows:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         """``steps``: all of the line. Needed beforehand, so that the used part of each block is stored in one piece."""
-        self.is_empty = not any(map(_has_rows, steps))
+        self.is_empty = all(one is None for step in steps for one in _rows_of(step))
         """Whether no step has any."""
         if not self.is_empty:
             self._collect(steps)
@@ -237,11 +237,6 @@ def _runs(pieces: list[tuple[_Place, int, int]]) -> list[list[int]]:
             row = place.row(first)
             found.append([place.index, row, row + end - first])
     return found or [[pieces[0][0].index, 0, 0]]
-
-
-def _has_rows(step: Step) -> bool:
-    experts, logprobs, top = _rows_of(step)
-    return experts is not None or logprobs is not None or top is not None
 
 
 _rows_of = attrgetter(*(STORED + name for name in ("routed_experts", "prompt_logprobs", "prompt_top_tokens")))

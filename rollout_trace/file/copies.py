@@ -8,7 +8,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
@@ -137,24 +137,15 @@ def _as_fragments(value: Any, depth: int = 5) -> Any:
     return value
 
 
-class NotedLine(Protocol):
+class NotedLine(NamedTuple):
     """A line of a file, and what was noted of its trajectory."""
 
-    @property
-    def path(self) -> str:
-        """The path of its file."""
-
-    @property
-    def number(self) -> int:
-        """From 1."""
-
-    @property
-    def data(self) -> bytes:
-        """Without its newline and its note."""
-
-    @property
-    def note(self) -> NoteRecord | None:
-        """The note."""
+    path: str
+    number: int
+    """From 1."""
+    data: bytes
+    """Without its newline and its note."""
+    note: NoteRecord | None = None
 
 
 def missing_media(line: NotedLine) -> FormatError | None:

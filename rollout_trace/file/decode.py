@@ -22,7 +22,6 @@ from rollout_trace.file.records import (
     FACTS,
     SCHEMA,
     AttemptRecord,
-    CostRecord,
     Record,
     Rows,
     SegmentRecord,
@@ -255,7 +254,13 @@ _NO_EXTRAS = (None,) * len(_EXTRAS)
 
 def _add_token_ids(values: dict[str, Any], record: TokensRecord, at: int, segments: _Segments) -> None:
     prompt, end = record.prompt, record.end
-    index = _segment(record.segment, at, segments)
+    index = record.segment
+    if index is None or index >= len(segments):
+        raise BadLine(
+            f"$.steps[{at}].tokens.segment",
+            f"expected one of the {len(segments)} segments of the line, got {json.dumps(index)}",
+            "step-segment",
+        )
     start = prompt or 0
     stop = start if end is None else end
     if not start <= stop <= segments.end(index):
@@ -306,24 +311,7 @@ def _token_texts(record: TokensRecord, at: int, logprobs: FloatArray | None) -> 
     return texts
 
 
-def _segment(index: int | None, at: int, segments: _Segments) -> int:
-    if index is None or index >= len(segments):
-        raise BadLine(
-            f"$.steps[{at}].tokens.segment",
-            f"expected one of the {len(segments)} segments of the line, got {json.dumps(index)}",
-            "step-segment",
-        )
-    return index
-
-
 # Records
-
-
-def _cost(record: CostRecord | None) -> Cost | None:
-    if record is None or record.amount is None:
-        return None
-    # Any text is accepted: a later version may have more sources.
-    return Cost(amount=record.amount, currency=record.currency, source=cast("CostSource", record.source))
 
 
 def _attempt(record: AttemptRecord) -> Attempt:
@@ -376,8 +364,10 @@ def _step(record: StepRecord, at: int, tables: _Tables, numbers: _Numbers) -> St
         values["tools"] = tables.tools.pick(record.tools, at)
     values["call_id"] = record.id if record.call_id is None else record.call_id
     values["index"] = at if record.index is None else record.index
-    if record.cost is not None:
-        values["cost"] = _cost(record.cost)
+    cost = record.cost
+    if cost is not None and cost.amount is not None:
+        # Any text is accepted: a later version may have more sources.
+        values["cost"] = Cost(amount=cost.amount, currency=cost.currency, source=cast("CostSource", cost.source))
     if record.attempts:
         values["attempts"] = tuple(map(_attempt, record.attempts))
     if record.extra_issues:

@@ -123,20 +123,17 @@ class DistinctValues:
             values = ListSpan(list(values), len(values))
         key = id(values.items)
         if type(values) is TableSpan:
-            return self._of_table(values, self._indices_by_list.get(key) or self._table(values))
+            indices, found = self._indices_by_list.get(key) or self._table(values), list[Any]()
+            for first, end in values.runs:
+                indices.add_to(found, first, end)
+            return found
         start = self._start_by_list.get(key)
         if start is None and key not in self._indices_by_list:
             start = self._list(values)
         if start is not None:
             return _run(start, start + values.length)
-        found: Rows = []
+        found = []
         self._indices_by_list[key].add_to(found, 0, values.length)
-        return found
-
-    def _of_table(self, values: TableSpan, indices: _Indices) -> Rows:
-        found: Rows = []
-        for first, end in values.runs:
-            indices.add_to(found, first, end)
         return found
 
     def _table(self, values: TableSpan) -> _Indices:

@@ -56,11 +56,15 @@ def of_episodes(output: str | os.PathLike[str], wanted: Collection[str]) -> Iter
     for file in _files(output):
         notes = load_notes(file, _ignore)
         for line, head in heads(file, _ignore, _FORMAT):
-            trajectory = _decoded(line) if episode_of(head) in wanted else None
-            if trajectory is not None:
-                if notes is not None:
-                    notes.apply(trajectory)
-                yield file, trajectory
+            if episode_of(head) not in wanted:
+                continue
+            try:
+                trajectory = at_any_depth(decode, line)
+            except BadLine:
+                continue
+            if notes is not None:
+                notes.apply(trajectory)
+            yield file, trajectory
 
 
 def leave_out(output: str | os.PathLike[str], episodes: Collection[str]) -> None:
@@ -88,13 +92,6 @@ def _files(output: str | os.PathLike[str]) -> list[str]:
         return expand_paths(output)
     except FileNotFoundError:
         return []
-
-
-def _decoded(line: bytes) -> Trajectory | None:
-    try:
-        return at_any_depth(decode, line)
-    except BadLine:
-        return None
 
 
 def _ignore(problem: object) -> None:

@@ -157,7 +157,13 @@ def without_keys(exchange: Exchange) -> Exchange | None:
         response=response,
         chunk_sizes=sizes,
     )
-    if (had and credentials.has_tokens(_unpacked(exchange))) or _is_spoiled(clean):
+    has_tokens = had and credentials.has_tokens(_unpacked(exchange))
+    # The last look is at the bytes as they are written, as at the rest of the line.
+    if (
+        has_tokens
+        or credentials.spoils(clean.request, _unpacked(clean))
+        or credentials.found_in(dumps(_record(clean, 0, _Bases())))
+    ):
         guard.warn_once(
             "exchange-with-key",
             f"the exchange {clean.name} ({clean.method} {clean.path}) is not written to the file: a key of a client is "
@@ -166,12 +172,6 @@ def without_keys(exchange: Exchange) -> Exchange | None:
         )
         return None
     return clean
-
-
-def _is_spoiled(exchange: Exchange) -> bool:
-    written = dumps(_record(exchange, 0, _Bases()))
-    # The last look is at the bytes as they are written, as at the rest of the line.
-    return credentials.spoils(exchange.request, _unpacked(exchange)) or credentials.found_in(written)
 
 
 def _unpacked(exchange: Exchange) -> bytes:

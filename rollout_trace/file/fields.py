@@ -54,10 +54,6 @@ def _code(value: Any) -> str | int:
     return value if isinstance(value, (str, int)) and not isinstance(value, bool) else str(value)
 
 
-def _whole(value: Any) -> int:
-    return int(value)
-
-
 def _choice(value: Any) -> int | None:
     return int(value) or None
 
@@ -230,7 +226,7 @@ class _Writer:
 
 _Text: TypeAlias = Annotated[str | None, _text]
 _Code: TypeAlias = Annotated[str | int | None, _code]
-_Whole: TypeAlias = Annotated[int | None, _whole]
+_Whole: TypeAlias = Annotated[int | None, int]
 _Time: TypeAlias = Annotated[Any, _time]
 _Milliseconds: TypeAlias = Annotated[Any, _milliseconds]
 _Mapping: TypeAlias = Annotated[Any, _mapping]

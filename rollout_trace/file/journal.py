@@ -379,7 +379,9 @@ class JournalFiles:
         if now >= file.check_at:
             file.check_at = now + CHECK_SECONDS
             if not file.is_there:
-                self._lost(file)
+                self.epoch += 1
+                if self._current is file:
+                    self._current = None
                 raise FileNotFoundError(errno.ENOENT, "another program deleted the journal", os.fspath(file.path))
         size = sum(map(len, buffers))
         written = os.writev(file.fd, buffers) if _WRITEV else os.write(file.fd, b"".join(buffers))
@@ -387,11 +389,6 @@ class JournalFiles:
         if written < size:
             # What came is no whole record: readers skip it. It cannot be undone, others may have appended already.
             raise OSError(errno.ENOSPC, f"only {written} of {size} bytes were taken", os.fspath(file.path))
-
-    def _lost(self, file: JournalFile) -> None:
-        self.epoch += 1
-        if self._current is file:
-            self._current = None
 
     def _next(self) -> JournalFile:
         before = self._current

@@ -7,7 +7,6 @@ import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.user_values import brief
@@ -132,7 +131,7 @@ class _Plan:
 
     def _read_file(self, index: int, path: str, last: dict[str, tuple[int, int]]) -> None:
         for line in self._reader.read_lines(path):
-            error = missing_media(line)
+            error = missing_media(NotedLine(path, line.number, line.data))
             if error is not None:
                 self._reader.damaged(error)
                 continue
@@ -167,13 +166,6 @@ def _identity(path: str) -> tuple[tuple[int, int], int]:
     return (state.st_dev, state.st_ino), state.st_size
 
 
-class _Line(NamedTuple):
-    path: str
-    number: int
-    data: bytes
-    note: NoteRecord | None
-
-
 def _copy(plan: _Plan, put: Callable[[NotedLine], None], report: MergeReport) -> None:
     for index, path in enumerate(plan.files):
         for number, line in lines(path):
@@ -181,7 +173,7 @@ def _copy(plan: _Plan, put: Callable[[NotedLine], None], report: MergeReport) ->
                 continue
             data = bytes(line[line.seam :]) if (index, number) in plan.parts and isinstance(line, SplitLine) else line
             note = plan.notes.get((index, number))
-            put(_Line(path, number, data, note))
+            put(NotedLine(path, number, data, note))
             if note is not None:
                 report.unmatched_steps += at_any_depth(steps_missing, data, note)
                 report.notes += 1

@@ -303,36 +303,33 @@ def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
     return _with_trajectories(found, f"the list of files to read {only}: name at least one file of trajectories.")
 
 
+_NONE_IN = f"there is no file of trajectories in %s: none ends with {', '.join(SUFFIXES)}."
+_NONE_MATCHES = "no file matches the pattern %s."
+
+
 def _expand(path: str) -> list[str]:
     if is_address(path):
         return _at_address(path)
     if os.path.isdir(path):
         names = lines_among(os.listdir(path))
-        return _of_folder(path, [file for name in names if os.path.isfile(file := os.path.join(path, name))])
+        files = [file for name in names if os.path.isfile(file := os.path.join(path, name))]
+        return _with_trajectories(files, _NONE_IN % path)
     if os.path.exists(path):
         refuse_special_file(path)
         return [path]
     if not has_magic(path):
         raise FileNotFoundError(f"there is no file {path}.")
-    return _of_pattern(path, [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)])
+    files = [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)]
+    return _with_trajectories(files, _NONE_MATCHES % path)
 
 
 def _at_address(address: str) -> list[str]:
     if has_magic(address):
-        return _of_pattern(shown(address), matching(address))
+        return _with_trajectories(matching(address), _NONE_MATCHES % shown(address))
     names = names_in(address)
     if names is None:
         return [address]
-    return _of_folder(shown(address), [join(address, name) for name in lines_among(names)])
-
-
-def _of_folder(folder: str, files: list[str]) -> list[str]:
-    none = f"there is no file of trajectories in {folder}: none ends with {', '.join(SUFFIXES)}."
-    return _with_trajectories(files, none)
-
-
-def _of_pattern(pattern: str, files: list[str]) -> list[str]:
-    return _with_trajectories(files, f"no file matches the pattern {pattern}.")
+    return _with_trajectories([join(address, name) for name in lines_among(names)], _NONE_IN % shown(address))
 
 
 def _with_trajectories(files: list[str], none: str) -> list[str]:

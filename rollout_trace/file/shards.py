@@ -142,19 +142,17 @@ class ShardWriter:
         self._stem = stem or (lambda: f"part-{host_label()}-{os.getpid()}")
         self._finished = finished
         self._clock = clock
-        self._check_folder()
-        self._is_closed = False
-        self._reset()
-        renew_after_fork(self, ShardWriter.renew)
-
-    def _check_folder(self) -> None:
         if self._folder.exists() and not self._folder.is_dir():
             raise NotADirectoryError(f"{self.path} is a file: shards are written to a folder. Give another name.")
-        make_folder(self._folder, self._options.get("mode"))
+        make_folder(self._folder, options.get("mode"))
         if not os.access(self._folder, os.W_OK | os.X_OK):
             raise PermissionError(f"{self.path}: nothing may be written to this folder.")
+        self._is_closed = False
+        self._reset()
+        renew_after_fork(self, ShardWriter._reset)
 
     def _reset(self) -> None:
+        # Of a forked process too: the shard is the other process's, and so is whoever holds the lock.
         self._lock = threading.RLock()
         self._writer: JSONLWriter | None = None
         self._name: str | None = None
@@ -248,10 +246,6 @@ class ShardWriter:
     def same_options(self) -> partial[JSONLWriter]:
         """Opens a writer of one file with the options of the shards."""
         return partial(JSONLWriter, **self._options)
-
-    def renew(self) -> None:
-        """For a forked process: the shard is the other process's, and so is whoever holds the lock."""
-        self._reset()
 
 
 def _is_empty(path: Path) -> bool:

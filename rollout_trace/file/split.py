@@ -85,15 +85,11 @@ def by_value(entries: Sequence[Entry], by: By) -> list[Part]:
     parts: dict[str | None, Part] = {}
     names = _Names()
     for unit in Units(entries, groups=by == "group").units:
-        value = _outermost(unit).value
+        value = next((entry for entry in unit if entry.id == entry.episode), unit[0]).value
         if value not in parts:
             parts[value] = Part(names.of(value), [])
         parts[value].entries += unit
     return list(parts.values())
-
-
-def _outermost(unit: Sequence[Entry]) -> Entry:
-    return next((entry for entry in unit if entry.id == entry.episode), unit[0])
 
 
 def by_number(entries: Sequence[Entry], count: int) -> list[Part]:
