@@ -114,9 +114,9 @@ def _stdin() -> io.BytesIO:
 
 
 def _import(source: Source, paths: Sequence[str], output: str, options: dict[str, Any], *, as_json: bool) -> int:
+    from rollout_trace.file.addresses import replacing
     from rollout_trace.file.compression import compressor
     from rollout_trace.file.encode import encode
-    from rollout_trace.file.replacing import replacing
 
     compress = compressor(Path(output))
     try:

@@ -15,11 +15,10 @@ import orjson
 
 from rollout_trace import guard
 from rollout_trace.file import locking
-from rollout_trace.file.addresses import refuse_special_file
+from rollout_trace.file.addresses import open_for_append, refuse_special_file
 from rollout_trace.file.compression import check_content, members_of
 from rollout_trace.file.lines import Damaged, end_of_lines
 from rollout_trace.file.locking import NoFileLocks, lock_for
-from rollout_trace.file.replacing import open_for_append
 
 _MOST_REOPENINGS = 3
 

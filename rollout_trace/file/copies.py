@@ -15,13 +15,13 @@ import orjson
 
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
+from rollout_trace.file.addresses import replacing
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.media import MediaFolder, MissingMedia, _mark_of, folder_of, name_of_folder, references, restore
 from rollout_trace.file.notes import STEP_VALUES, metadata_of
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import NoteRecord
-from rollout_trace.file.replacing import replacing
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])

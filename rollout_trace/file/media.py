@@ -20,11 +20,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rollout_trace.file.addresses import is_address, join, open_binary, refuse_special_file
+from rollout_trace.file.addresses import is_address, join, make_folder, open_binary, refuse_special_file, replacing
 from rollout_trace.file.decode import Parsed, parse
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.records import SCHEMA, Head
-from rollout_trace.file.replacing import make_folder, replacing
 
 MediaMode: TypeAlias = Literal["inline", "folder"]
 

@@ -18,8 +18,7 @@ from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file import locking
-from rollout_trace.file.addresses import shown
-from rollout_trace.file.replacing import create, make_folder
+from rollout_trace.file.addresses import create, make_folder, shown
 from rollout_trace.file.writer import JSONLWriter, Line
 
 if TYPE_CHECKING:

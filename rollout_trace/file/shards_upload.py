@@ -21,9 +21,8 @@ import msgspec
 from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
 from rollout_trace.file import locking
-from rollout_trace.file.addresses import file_system, shown
+from rollout_trace.file.addresses import file_system, make_folder, shown
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.replacing import make_folder
 from rollout_trace.file.shards import Settings, ShardWriter, check_address, host_label, is_shard_name
 
 if TYPE_CHECKING:

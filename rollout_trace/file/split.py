@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TypeAlias
 
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import is_file
+from rollout_trace.file.addresses import is_file, replacing_in
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.copies import CarriedMedia
 from rollout_trace.file.lines import SplitLine, lines
 from rollout_trace.file.notes import is_notes_file, note_lines_by_id, notes_path
-from rollout_trace.file.replacing import replacing_in
 from rollout_trace.file.shards import lines_among
 
 By: TypeAlias = Literal["group", "task", "name", "status"]

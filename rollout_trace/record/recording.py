@@ -387,8 +387,8 @@ def _check_file_settings(settings: dict[str, Any], *, is_path: bool) -> None:
         name, value = changed[0]
         raise ValueError(f"{name}={value!r} is for a path: give it to the writer, JSONLWriter(path, {name}={value!r}).")
     if changed:
+        from rollout_trace.file.addresses import check_permissions
         from rollout_trace.file.media import check_mode
-        from rollout_trace.file.replacing import check_permissions
         from rollout_trace.file.writer import check_lock_timeout
 
         check_mode(settings["media"])

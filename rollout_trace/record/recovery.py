@@ -20,7 +20,7 @@ from rollout_trace.errors import WriteError
 from rollout_trace.file import journal as form
 from rollout_trace.file import locking
 from rollout_trace.file.addresses import file_system, is_address, to_local
-from rollout_trace.file.episodes import attempts_in, leave_out
+from rollout_trace.file.annotate import attempts_in, leave_out
 from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, folder_of
 from rollout_trace.file.shards import check_address
 from rollout_trace.file.shards_upload import spool_of
