@@ -180,12 +180,12 @@ class DistinctRows:
                 for block, first, end in span.runs:
                     used.setdefault(name, {}).setdefault(id(block), (block, []))[1].append((first, end))
         self._blocks: dict[str, list[tuple[Block, list[tuple[int, int]]]]] = {}
-        """By field: its blocks, each with the stretches of rows that are used."""
+        """By field: its blocks, each with the ranges of rows that are used."""
         # By `id`: the spans keep the blocks alive.
         self._places: dict[tuple[str, int], _Place] = {}
         for name in ROWS:
-            for key, (block, stretches) in used.get(name, {}).items():
-                parts = list(merged(stretches))
+            for key, (block, ranges) in used.get(name, {}).items():
+                parts = list(merged(ranges))
                 self._places[name, key] = _Place(len(self._places), parts)
                 self._blocks.setdefault(name, []).append((block, parts))
 
@@ -203,24 +203,24 @@ class DistinctRows:
         import numpy as np
 
         found = []
-        for block, stretches in self._blocks.get(name, ()):
-            parts = [block.rows(first, end) for first, end in stretches] or [block.rows(0, 0)]
+        for block, ranges in self._blocks.get(name, ()):
+            parts = [block.rows(first, end) for first, end in ranges] or [block.rows(0, 0)]
             found.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
         return found
 
 
 class _Place:
-    """The places of a block's used rows: the index of their array, and each stretch's first row in block and array."""
+    """The places of a block's used rows: the index of their array, and each range's first row in block and array."""
 
     __slots__ = ("_firsts", "_moved", "index")
 
-    def __init__(self, index: int, stretches: list[tuple[int, int]]) -> None:
+    def __init__(self, index: int, ranges: list[tuple[int, int]]) -> None:
         self.index = index
-        self._firsts = [first for first, _ in stretches]
+        self._firsts = [first for first, _ in ranges]
         self._moved: list[int] = []
-        """For each stretch, how many rows before it are left out."""
+        """For each range, how many rows before it are left out."""
         done = 0
-        for first, end in stretches:
+        for first, end in ranges:
             self._moved.append(first - done)
             done += end - first
 

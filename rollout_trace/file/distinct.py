@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rollout_trace.file.records import Rows
 
 
-def merged(stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def merged(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The ranges in order, with those merged that touch or overlap; empty ones are left out."""
     begin = reached = 0
-    for first, end in sorted(stretches):
+    for first, end in sorted(ranges):
         if first > reached:
             if reached > begin:
                 yield begin, reached
@@ -50,14 +50,14 @@ class _Indices:
         """Indices in ``rows`` whose row does not follow the row before."""
         self.list_starts: list[int] = [0]
         self.row_starts: list[int] = [0]
-        """For each stretch of used items, where it begins: in the list, and in ``rows``."""
+        """For each range of used items, where it begins: in the list, and in ``rows``."""
 
     def add_to(self, found: Rows, first: int, end: int) -> None:
         """Appends the rows of items ``[first, end)`` to ``found``."""
         if first == end:
             return
-        stretch = bisect_right(self.list_starts, first) - 1
-        start = self.row_starts[stretch] + first - self.list_starts[stretch]
+        at = bisect_right(self.list_starts, first) - 1
+        start = self.row_starts[at] + first - self.list_starts[at]
         stop = start + end - first
         edges = [start, stop]
         if self.breaks:

@@ -71,9 +71,9 @@ def heads(
         except BadLine as error:
             damaged(error.at(place_of(path, number)))
             if isinstance(line, SplitLine):
-                # The bytes before the seam may be damaged without their newline.
+                # The bytes before its last member may be damaged without their newline.
                 try:
-                    yield _decode(bytes(line[line.seam :]), form)
+                    yield _decode(line.last_member(), form)
                 except BadLine:
                     continue
 

@@ -27,8 +27,12 @@ _LONGEST_FOREIGN = 1 << 20
 class SplitLine(bytes):
     """A line whose bytes come from two or more compressed members."""
 
-    seam = 0
-    """Offset in the line where the last of these members begins."""
+    last_member_offset = 0
+    """Where the last of these members begins, in the line."""
+
+    def last_member(self) -> bytes:
+        """The bytes of the last of them. Those before may be damaged without their newline."""
+        return bytes(self[self.last_member_offset :])
 
 
 def lines(path: str, start: Place | None = None) -> Iterator[tuple[int, bytes | Damaged]]:
@@ -147,16 +151,16 @@ class NumberedLines:
 
     def _split(self) -> Iterator[tuple[int, bytes | Damaged]]:
         """Splits parts into numbered lines. An incomplete line before a damaged place counts as part of the damage."""
-        number, seam = self._number, 0
+        number, last_member = self._number, 0
         pending = _Pending()
         for part in self._counted():
             if part is None:
-                seam = pending.length
+                last_member = pending.length
                 continue
             if isinstance(part, Damaged):
                 self._number = number
                 yield number, part
-                number, pending, seam = number + 1, _Pending(), 0
+                number, pending, last_member = number + 1, _Pending(), 0
                 continue
             at, base = 0, self._reached - len(part)
             while at < len(part):
@@ -177,14 +181,14 @@ class NumberedLines:
                 self._number, self._next, self._end = number, number + 1, base + end + 1
                 if pending.length:
                     pending.add(part[at:end])
-                    yield number, pending.line(seam)
+                    yield number, pending.line(last_member)
                     pending = _Pending()
                 else:
                     yield number, part[at:end].rstrip()
-                number, seam, at = number + 1, 0, end + 1
+                number, last_member, at = number + 1, 0, end + 1
         if pending.length:
             self._number = number
-            yield number, pending.line(seam)
+            yield number, pending.line(last_member)
 
 
 class LineStore:
@@ -285,14 +289,14 @@ class _Pending:
         if self._problem is not None:
             self._buffer = BytesIO()
 
-    def line(self, seam: int) -> bytes | Damaged:
-        """Returns what was added, as a line; ``seam``: offset of its last compressed member."""
+    def line(self, last_member: int) -> bytes | Damaged:
+        """Returns what was added, as a line; ``last_member``: offset of its last compressed member."""
         if self._problem is not None:
             return Damaged(*self._problem)
         line = b"" if self._buffer is None else self._buffer.getvalue().rstrip()
-        if 0 < seam < len(line):
+        if 0 < last_member < len(line):
             line = SplitLine(line)
-            line.seam = seam
+            line.last_member_offset = last_member
         return line
 
 

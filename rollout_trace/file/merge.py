@@ -114,7 +114,7 @@ class _Plan:
         self.files = files
         self.read = 0
         self.parts: set[tuple[int, int]] = set()
-        """Lines of which only the part behind the last seam is a trajectory."""
+        """Lines of which only the last member is a trajectory."""
         self._reader = TrajectoryReader(files, on_error, "keep")
         self._identities = [_identity(path) for path in files]
         last: dict[str, tuple[int, int]] = {}
@@ -171,7 +171,7 @@ def _copy(plan: _Plan, put: Callable[[NotedLine], None], report: MergeReport) ->
         for number, line in lines(path):
             if (index, number) not in plan.kept or not isinstance(line, bytes):
                 continue
-            data = bytes(line[line.seam :]) if (index, number) in plan.parts and isinstance(line, SplitLine) else line
+            data = line.last_member() if (index, number) in plan.parts and isinstance(line, SplitLine) else line
             note = plan.notes.get((index, number))
             put(NotedLine(path, number, data, note))
             if note is not None:

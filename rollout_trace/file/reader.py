@@ -93,7 +93,7 @@ class ReadLine(NamedTuple):
     data: bytes
     trajectory: Trajectory
     is_whole: bool = True
-    """False: ``data`` is the part of the line behind its last seam, because the bytes before it are damaged."""
+    """False: ``data`` is the last member of the line, because the bytes before it are damaged."""
     note: NoteRecord | None = None
     """What was noted of the trajectory, where notes are read; ``data`` is without it."""
 
@@ -209,17 +209,17 @@ class TrajectoryReader(Iterator["Trajectory"]):
                 self._foreign_errors.append((len(self.skipped), error))
             self.skipped.append(caught)
             if isinstance(line, SplitLine):
-                yield from self._read_after_seam(path, number, line)
+                yield from self._read_last_member(path, number, line)
         else:
             self._has_trajectories = True
             yield ReadLine(path, number, line, trajectory)  # type: ignore[arg-type]  # Damaged lines were refused.
 
-    def _read_after_seam(self, path: str, number: int, line: SplitLine) -> list[ReadLine]:
-        """The trajectory of the bytes behind the seam, if any.
+    def _read_last_member(self, path: str, number: int, line: SplitLine) -> list[ReadLine]:
+        """The trajectory of the last member, if any.
 
-        The member before the seam may be damaged without its newline: the line of the next one must not be lost.
+        The member before it may be damaged without its newline: the line of the next one must not be lost.
         """
-        data = bytes(line[line.seam :])
+        data = line.last_member()
         try:
             found = _parse_line(path, number, data, self._media)
         except FormatError:

@@ -227,7 +227,7 @@ def _copy_lines(files: Sequence[str], parts: Sequence[Part], outputs: _Outputs) 
                 continue
             at, size = wanted[number]
             if len(line) > size and isinstance(line, SplitLine):
-                line = bytes(line[line.seam :])
+                line = line.last_member()
             if len(line) != size:
                 break
             outputs.write(at, line, path)

@@ -254,7 +254,7 @@ class _Validation:
             self._found(path, number, problem)
         if record is None and isinstance(line, SplitLine):
             # As the reader does: the line of the next member must not be lost with what is before it.
-            return check_line(bytes(line[line.seam :]), folder)[0]
+            return check_line(line.last_member(), folder)[0]
         return record
 
     def _found(self, path: str, number: int | None, error: BadLine) -> None:

@@ -231,19 +231,19 @@ class _Reading:
         except FormatError as error:
             self._problem(number, str(error))
             if isinstance(line, SplitLine):
-                self._add_behind_seam(number, line, lines)
+                self._add_last_member(number, line, lines)
             return
         self._add(trajectory, place, bytes(line), lines, 0)
 
-    def _add_behind_seam(self, number: int, line: SplitLine, lines: NumberedLines) -> None:
-        """The member before the seam may be damaged without its newline: what follows is a line of its own."""
-        data = bytes(line[line.seam :])
+    def _add_last_member(self, number: int, line: SplitLine, lines: NumberedLines) -> None:
+        """The member before it may be damaged without its newline: what follows is a line of its own."""
+        data = line.last_member()
         try:
             trajectory = trajectory_of(self._file.path, number, data, with_media=False)
         except FormatError:
             return
         place = lines.place
-        self._add(trajectory, place._replace(begin=place.begin + line.seam), data, lines, 1)
+        self._add(trajectory, place._replace(begin=place.begin + line.last_member_offset), data, lines, 1)
 
     def _add(self, trajectory: Trajectory, place: Place, line: bytes, lines: NumberedLines, part: int) -> None:
         if lines.is_packed and place.begin > FAR:

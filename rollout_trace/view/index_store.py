@@ -63,7 +63,7 @@ class Row(NamedTuple):
     place: Place
     length: int
     part: int = 0
-    """1: it is the part of a line behind its last seam, see ``SplitLine``."""
+    """1: it is the last member of a line, see ``SplitLine``."""
 
     @property
     def key(self) -> str:
