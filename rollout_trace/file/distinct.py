@@ -75,19 +75,6 @@ def _run(first: int, end: int) -> Rows:
 class DistinctValues:
     """A table of distinct JSON values."""
 
-    __slots__ = (
-        "_encoded_by_id",
-        "_first_row",
-        "_indices_by_list",
-        "_kept",
-        "_lengths",
-        "_lists",
-        "_longest",
-        "_start_by_list",
-        "_used_runs",
-        "_values",
-    )
-
     def __init__(self, lists: Sequence[ListSpan | Sequence[Any] | None]) -> None:
         """``lists``: all that will be added. Needed beforehand, so that the used part of each is stored in one piece
         even if others are added in between.

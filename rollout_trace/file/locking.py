@@ -36,7 +36,9 @@ class NoFileLocks(OSError):
 
 
 class FileLock:
-    """A lock on one file, which one process at a time holds. Not for two threads at once.
+    """A lock on one file itself, which one process at a time holds. Not for two threads at once.
+
+    A child that inherits the descriptor shares the lock.
 
     Every method takes the descriptor of the file, which may be another one each time (the file was opened anew).
     """
@@ -73,20 +75,6 @@ class FileLock:
             NoFileLocks: the file cannot be locked.
             OSError: locking failed.
         """
-        raise NotImplementedError
-
-    def release(self, file: int) -> None:
-        """Unlocks the file; nothing happens where it is not locked."""
-        raise NotImplementedError
-
-    def _held(self, file: int, timeout: float) -> str:
-        raise NotImplementedError
-
-
-class _Flock(FileLock):
-    """A lock on the file itself. A child that inherits the descriptor shares the lock."""
-
-    def try_acquire(self, file: int) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -99,6 +87,7 @@ class _Flock(FileLock):
         return True
 
     def release(self, file: int) -> None:
+        """Unlocks the file; nothing happens where it is not locked."""
         fcntl.flock(file, fcntl.LOCK_UN)
 
     def _held(self, file: int, timeout: float) -> str:
@@ -154,7 +143,7 @@ def lock_for(path: Path, mode: int | None = None) -> FileLock:
         path: of the file.
         mode: permission bits of a lock file, if there is one.
     """
-    return _LockFile(path, mode) if fcntl is None else _Flock(path, mode)
+    return _LockFile(path, mode) if fcntl is None else FileLock(path, mode)
 
 
 def hold(file: int, path: Path, mode: int | None = None) -> FileLock | None:
@@ -193,7 +182,7 @@ def lock_open(file: int) -> bool | None:
         True: locked; False: another holds it; None: there are no locks here.
     """
     try:
-        return None if fcntl is None else _Flock(Path()).try_acquire(file)
+        return None if fcntl is None else FileLock(Path()).try_acquire(file)
     except OSError:
         return None
 

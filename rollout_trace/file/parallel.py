@@ -24,7 +24,6 @@ import msgspec
 
 from rollout_trace import guard
 from rollout_trace._python import without_interrupts
-from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import is_address, open_binary
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
 from rollout_trace.file.decode import Parsed, parse
@@ -54,20 +53,6 @@ _PROGRAM = (
 
 
 # Where the trajectories are wanted
-
-
-def check_workers(workers: Any) -> int:
-    """The number of processes to read with.
-
-    Raises:
-        TypeError: it is no whole number.
-        ValueError: it is below 1.
-    """
-    if isinstance(workers, bool) or not isinstance(workers, int):
-        raise TypeError(f"workers is {brief(workers)}; give a number of processes, such as workers=2.")
-    if workers < 1:
-        raise ValueError(f"workers is {workers}; give 1, to read in this process, or more.")
-    return workers
 
 
 class Workers:

@@ -76,11 +76,10 @@ def read(
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
     if media not in ("restore", "keep"):
         raise ValueError(f'media is {media!r}; it can be "restore" or "keep".')
-    if type(workers) is not int or workers != 1:
-        # Here: it imports what starts processes, which most readers need not.
-        from rollout_trace.file.parallel import check_workers
-
-        check_workers(workers)
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise TypeError(f"workers is {brief(workers)}; give a number of processes, such as workers=2.")
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; give 1, to read in this process, or more.")
     return TrajectoryReader(expand_paths(path), on_error, media, workers)
 
 
