@@ -90,7 +90,6 @@ def checked_note(trajectory_id: Any, values: Mapping[str, Any]) -> dict[str, Any
     """The fields of a note.
 
     Args:
-        trajectory_id: the id.
         values: as the arguments of ``annotate``; None is not given.
 
     Raises:
@@ -231,7 +230,6 @@ def attempts_in(output: PathLike, *, since: int = 0) -> Attempts:
     """The attempts at rollouts of an output; of each line only the head is decoded.
 
     Args:
-        output: where.
         since: of a file, the size that it had: lines before that are not looked at.
 
     Raises:

@@ -66,7 +66,6 @@ class AppendedFile:
         """Appends a line, or nothing.
 
         Args:
-            line: with its newline, or compressed.
             timeout: seconds to wait for the lock.
 
         Raises:

@@ -29,12 +29,7 @@ _any = msgspec.json.Decoder()
 
 
 def fold(line: bytes, note: NoteRecord) -> bytes:
-    """The line with the values of a note, without a newline. Steps that are not there are passed over.
-
-    Args:
-        line: of a file, as the reader accepts it.
-        note: of its trajectory.
-    """
+    """The line with the values of a note, without a newline. Steps that are not there are passed over."""
     fields = _members(line)
     if note.reward is not None:
         fields["reward"] = note.reward
@@ -125,7 +120,6 @@ def _as_fragments(value: Any, depth: int = 5) -> Any:
     """The value with bytes that are not decoded as parts that are written as they are.
 
     Args:
-        value: the members of a line.
         depth: how deep such bytes can lie: line, steps, step, metadata, value.
     """
     if isinstance(value, msgspec.Raw):
@@ -206,11 +200,10 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def copy_lines(target: Path, mode: int, copy: Callable[[Callable[[NotedLine], None]], object]) -> None:
-    """Writes a file of copied lines, with their media, notes folded in. It appears whole under its name, or not at all.
+    """Writes a file of copied lines, with their media, notes folded in: whole under its name, or not at all. The suffix
+    of ``target`` chooses the compression.
 
     Args:
-        target: the file; its suffix chooses the compression.
-        mode: its permissions.
         copy: called once with the function that writes a line.
 
     Raises:

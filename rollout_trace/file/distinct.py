@@ -160,12 +160,7 @@ class DistinctValues:
         return None
 
     def _found(self, items: list[Any], encoded: list[bytes]) -> _Indices:
-        """The rows of a list, of whose values some have rows already; the others are stored.
-
-        Args:
-            items: of the list.
-            encoded: the JSON of those that are used.
-        """
+        """The rows of a list, of whose values some have rows already; the others are stored."""
         lengths = self._lengths_of(items)
         indices = _Indices(items)
         rows: list[int] = []
@@ -232,7 +227,6 @@ class DistinctTokens:
         """Stores the ids of a step; returns its ``segment``, ``prompt`` and ``end``, without those it lacks.
 
         Args:
-            step: the step.
             prompt: the stored form of its ``prompt_token_ids``.
             completion: the same of its ``completion_token_ids``.
         """

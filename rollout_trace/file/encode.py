@@ -182,10 +182,6 @@ def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) 
     """Warns of logprobs that are not finite, and makes doubles of those that float32 text would not restore.
 
     All logprobs of a line are checked in one array, which is faster than a check for each step.
-
-    Args:
-        steps: of a line.
-        records: their ``tokens``.
     """
     found = [tokens["logprobs"] for tokens in records if "logprobs" in tokens]
     if not found:

@@ -60,7 +60,6 @@ def heads(
     """The lines of the trajectories of a file with their heads. The rest of a line is not checked.
 
     Args:
-        path: of the file.
         damaged: called with the error of each line that is no trajectory.
         form: the fields of a head.
         start: where to begin; None: at the begin.
@@ -156,7 +155,6 @@ def at_position(
     """The trajectory at a position among those of all files: 1 is the first, -1 the last. None: there are fewer.
 
     Args:
-        paths: of the files, in their order.
         position: not 0.
         damaged: called with the error of each line that is no trajectory; it has no position.
     """
@@ -380,11 +378,7 @@ class IndexedLine(NamedTuple):
 
 
 class LineIndex:
-    """The lines of files, in their order. What takes long to read once more is kept unpacked in a temporary file.
-
-    Args:
-        paths: of the files.
-    """
+    """The lines of files, in their order. What takes long to read once more is kept unpacked in a temporary file."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.problems: list[FormatError] = []

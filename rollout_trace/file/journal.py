@@ -72,8 +72,6 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
     """The buffers of a record, to be written one after the other at once.
 
     Args:
-        kind: one of the kinds above.
-        head: a JSON object.
         blobs: raw bytes, at most 15; their lengths go into the record.
 
     Raises:

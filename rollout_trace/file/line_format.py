@@ -199,7 +199,6 @@ def type_error(error: msgspec.ValidationError, load: Callable[[], Any], prefix: 
     """The ``BadLine`` for an error of the decoder.
 
     Args:
-        error: what msgspec found.
         load: the value that was decoded, as ``json`` loads it.
         prefix: path of that value in its line.
     """

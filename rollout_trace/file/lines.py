@@ -226,9 +226,6 @@ def line_at(path: str, place: Place, length: int, store: Callable[[], BinaryIO] 
     """The bytes of one line; of a compressed file, the member that it begins in is unpacked up to its end.
 
     Args:
-        path: of the file.
-        place: of the line.
-        length: of the line, in bytes.
         store: opens the file of a ``LineStore``, where lines may be kept in one.
 
     Raises:
@@ -313,10 +310,9 @@ def is_packed(file: BinaryIO) -> bool:
 
 
 def begin_of_last(file: BinaryIO, count: int, end: int) -> int:
-    """The offset at which the last lines before ``end`` begin; 0 where there are fewer. Read from the end.
+    """The offset at which the last lines of a plain file before ``end`` begin; 0 where there are fewer.
 
     Args:
-        file: not compressed.
         count: number of lines; blank ones count.
     """
     if not count or not end:
@@ -353,8 +349,6 @@ def end_of_whole(file: BinaryIO, begin: int, path: str) -> int:
     whole member: our writers put a line in each.
 
     Args:
-        file: open.
-        begin: the offset.
         path: for the message where zstandard is missing.
     """
     members = members_of(file, path)

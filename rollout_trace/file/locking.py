@@ -140,7 +140,6 @@ def lock_for(path: Path, mode: int | None = None) -> FileLock:
     """The lock of a file, of the kind that this system has.
 
     Args:
-        path: of the file.
         mode: permission bits of a lock file, if there is one.
     """
     return _LockFile(path, mode) if fcntl is None else FileLock(path, mode)

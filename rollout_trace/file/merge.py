@@ -185,8 +185,6 @@ def check_output(target: Path, files: list[str], *, overwrite: bool, doing: str 
     """Checks that a file can be written which trajectories of other files are copied to.
 
     Args:
-        target: the file.
-        files: that are read.
         overwrite: it may exist.
         doing: what is done with the files, for messages.
 

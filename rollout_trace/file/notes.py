@@ -200,7 +200,6 @@ def load_notes(
     """The notes of the file ``path`` of trajectories; None where it has none.
 
     Args:
-        path: of the trajectories, not of the notes.
         damaged: called with the error of each line that is not a note. It may raise it.
         each: called with each note, before it is merged with the others.
     """

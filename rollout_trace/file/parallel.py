@@ -60,8 +60,6 @@ class Workers:
 
     Args:
         paths: the files, in the order in which they will be wanted.
-        count: of the processes.
-        has_media: whether references to media are replaced by them.
     """
 
     def __init__(self, paths: Iterable[str], count: int, *, has_media: bool) -> None:

@@ -166,9 +166,6 @@ class TrajectoryReader(Iterator["Trajectory"]):
         """The lines of all files with their trajectories, to which notes are applied; ``data`` is without them.
 
         What was left out is in ``skipped``; of notes that match nothing, a warning is logged.
-
-        Args:
-            open_file: opens a file of ``paths`` to be read.
         """
         for path in self.paths:
             notes = self._notes.of(path)
@@ -186,7 +183,6 @@ class TrajectoryReader(Iterator["Trajectory"]):
         """The lines of one file with their trajectories, without notes.
 
         Args:
-            path: of the file.
             after: number of a line with a trajectory, behind which it begins.
             file: the file, open at its begin; None: it is opened.
         """

@@ -110,11 +110,8 @@ class ShardWriter:
 
     Args:
         folder: created where it is missing.
-        settings: how shards are written.
-        options: of ``JSONLWriter``.
         stem: the beginning of a shard's name: it is asked for once a process, and a number follows it.
         finished: called with the path of each shard that is complete, and the number of its trajectories.
-        clock: seconds that only grow.
 
     Raises:
         NotADirectoryError: the folder is a file.

@@ -290,7 +290,6 @@ class Uploader:
     """Uploads shards in the order in which they were completed.
 
     Args:
-        address: where they go.
         tick: called on the thread; returns in how many seconds it is to be called again, None: when a shard comes.
     """
 
@@ -396,10 +395,7 @@ class UploadedShards:
     """Writes shards to the spool of an address, and uploads each when it is complete.
 
     Args:
-        address: the "folder" of the shards.
         settings: as for ``ShardWriter``; ``spool``: the folder with the spools.
-        options: of ``JSONLWriter``.
-        clock: as for ``ShardWriter``.
 
     Raises:
         ValueError: the address is that of a file, media are to go to a folder, or no file system is known for it.

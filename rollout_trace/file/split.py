@@ -191,14 +191,10 @@ def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None
 
 
 def write_parts(folder: Path, suffix: str, files: Sequence[str], parts: Sequence[Part], mode: int) -> list[str]:
-    """Writes parts to a folder and returns the paths of their files. They appear when all are written.
+    """Writes parts that are not empty to a folder; returns the paths of their files. They appear when all are written.
 
     Args:
-        folder: where they are written.
         suffix: of their names, which chooses the compression.
-        files: that the entries of the parts are in.
-        parts: without empty ones.
-        mode: permissions of the files.
 
     Raises:
         FormatError: a file has changed since the plan was made, or media are missing.

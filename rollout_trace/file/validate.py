@@ -191,10 +191,7 @@ def validate(
     looked for.
 
     Args:
-        paths: of the files.
-        found: called with each problem.
         ignore: codes of rules that are not looked at.
-        open_file: opens a path.
         alone: those of the paths that have nothing beside them, such as stdin.
 
     Raises:

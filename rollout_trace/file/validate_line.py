@@ -138,8 +138,6 @@ def type_problems(value: Any, kind: Any, path: str = "$") -> Iterator[BadLine]:
 
     Args:
         value: as ``json`` loads it. Fields that the reader keeps as bytes are removed from it.
-        kind: the type that it has to be, or an annotation.
-        path: of the value in its line.
     """
     arms = _arms(kind)
     struct = next((arm for arm in arms if isinstance(arm, type) and issubclass(arm, msgspec.Struct)), None)
