@@ -375,17 +375,17 @@ def end_of_lines(file: BinaryIO, begin: int) -> int:
     return begin
 
 
-class Part(io.RawIOBase):
-    """The bytes [begin, end) of a file, as a file of its own.
+class FilePart(io.RawIOBase):
+    """The bytes [begin, end) of a file, as a file of its own; ``end`` None: to its end.
 
     Args:
         file: open; closed with the part.
     """
 
-    def __init__(self, file: BinaryIO, begin: int, end: int) -> None:
+    def __init__(self, file: BinaryIO, begin: int, end: int | None) -> None:
         self._file = file
         self._begin = begin
-        self._end = end
+        self._end = file.seek(0, os.SEEK_END) if end is None else end
         file.seek(begin)
 
     def readable(self) -> bool:

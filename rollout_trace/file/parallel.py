@@ -5,7 +5,6 @@ This module is also the program of such a process: parts of files come by stdin,
 
 from __future__ import annotations
 
-import io
 import json
 import mmap
 import os
@@ -17,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 from weakref import finalize
 
 import msgspec
@@ -28,7 +27,7 @@ from rollout_trace.file.addresses import is_address, open_binary
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
 from rollout_trace.file.decode import Parsed, parse
 from rollout_trace.file.line_format import at_any_depth
-from rollout_trace.file.lines import Damaged, NumberedLines
+from rollout_trace.file.lines import Damaged, FilePart, NumberedLines
 from rollout_trace.file.media import parse_restored
 from rollout_trace.file.records import TrajectoryRecord
 
@@ -441,7 +440,9 @@ def batches(part: Part) -> Iterator[bytes]:
     path, size = os.fsdecode(part.path), 0
     read = partial(parse_restored, path=path) if part.has_media else parse
     try:
-        with _opened(path, part) as file:
+        opened = open_binary(path)
+        is_whole = part.start == 0 and part.stop is None
+        with opened if is_whole else cast("BinaryIO", FilePart(opened, part.start, part.stop)) as file:
             found = NumberedLines(file, path, is_start=part.start == 0)
             for number, line in found:
                 if isinstance(line, Damaged) or (packed := packed_line(number, read(line))) is None:
@@ -462,12 +463,3 @@ def batches(part: Part) -> Iterator[bytes]:
     except Exception:
         # It happens there again, and is reported.
         yield _encoder.encode(Batch([], has_problem=True))
-
-
-def _opened(path: str, part: Part) -> BinaryIO:
-    file = open_binary(path)
-    if part.start == 0 and part.stop is None:
-        return file
-    with file:
-        file.seek(part.start)
-        return io.BytesIO(file.read() if part.stop is None else file.read(part.stop - part.start))
