@@ -228,8 +228,9 @@ _Numbers: TypeAlias = "tuple[FloatArray | None, bytes]"
 def _add_tokens(values: dict[str, Any], record: TokensRecord, at: int, tables: _Tables, numbers: _Numbers) -> None:
     """Adds the fields that a step has of its ``tokens``."""
     logprobs, top = numbers
+    sampled = None if record.end is None else record.end - (record.prompt or 0)
     if logprobs is not None:
-        _check_logprobs(len(logprobs), record, at)
+        _check_length(len(logprobs), sampled, f"$.steps[{at}].tokens.logprobs", "numbers")
         values["logprobs"] = logprobs
     if top:
         try:
@@ -239,7 +240,11 @@ def _add_tokens(values: dict[str, Any], record: TokensRecord, at: int, tables: _
     if record.prompt is not None or record.end is not None:
         _add_token_ids(values, record, at, tables.segments)
     if record.texts is not None:
-        values["token_texts"] = _token_texts(record, at, logprobs)
+        texts = from_plain(record.texts) if isinstance(record.texts, str) else PackedTexts.of(record.texts)
+        if sampled is None and logprobs is not None:
+            sampled = len(logprobs)
+        _check_length(len(texts), sampled, f"$.steps[{at}].tokens.texts", "texts")
+        values["token_texts"] = texts
     if _extras_of(record) != _NO_EXTRAS:
         try:
             values.update(read_extras(record, tables.arrays))
@@ -292,23 +297,10 @@ def _logprobs(values: list[float | None] | None, at: int) -> FloatArray | None:
         raise BadLine("", f"$.steps[{at}].tokens.{error}", "logprob-range") from error
 
 
-def _check_logprobs(length: int, record: TokensRecord, at: int) -> None:
-    expected = length if record.end is None else record.end - (record.prompt or 0)
-    if length != expected:
-        problem = f"expected {expected} numbers (end - prompt), got {length}"
-        raise BadLine(f"$.steps[{at}].tokens.logprobs", problem, "logprobs-length")
-
-
-def _token_texts(record: TokensRecord, at: int, logprobs: FloatArray | None) -> PackedTexts:
-    given = record.texts
-    texts = from_plain(given) if isinstance(given, str) else PackedTexts.of(given or ())
-    expected = None if logprobs is None else len(logprobs)
-    if record.end is not None:
-        expected = record.end - (record.prompt or 0)
-    if expected is not None and len(texts) != expected:
-        problem = f"expected {expected} texts (end - prompt), got {len(texts)}"
-        raise BadLine(f"$.steps[{at}].tokens.texts", problem, "texts-length")
-    return texts
+def _check_length(length: int, expected: int | None, place: str, what: str) -> None:
+    if expected is not None and length != expected:
+        name = place.rpartition(".")[2]
+        raise BadLine(place, f"expected {expected} {what} (end - prompt), got {length}", f"{name}-length")
 
 
 # Records

@@ -21,7 +21,6 @@ from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
 
 if TYPE_CHECKING:
-    from rollout_trace.data.lists import PackedTexts
     from rollout_trace.data.trajectory import Trajectory
 
 _MISROUNDED = float.fromhex("0x1.5c87fa0000000p-84")
@@ -150,32 +149,26 @@ def _tokens(step: Step, tokens: DistinctTokens, stored: tuple[Any, ...]) -> dict
     """The ``tokens`` of a step without its extras. ``stored``: what ``_stored`` returned of it."""
     _, _, prompt, completion, logprobs, top_logprobs, texts = stored
     record = tokens.add(step, prompt, completion)
+    sampled = record["end"] - record.get("prompt", 0) if "end" in record else None
     if logprobs is not None:
-        end = record.get("end")
-        if end is not None and len(logprobs) != end - record.get("prompt", 0):
+        if sampled is not None and len(logprobs) != sampled:
             raise ValueError(
-                f"step {step.id} has {end - record.get('prompt', 0)} completion ids and {len(logprobs)} logprobs: one "
-                "of them is wrong. Give one logprob for each id, or set what cannot be trusted to None."
+                f"step {step.id} has {sampled} completion ids and {len(logprobs)} logprobs: one of them is wrong. Give "
+                "one logprob for each id, or set what cannot be trusted to None."
             )
-        record["logprobs"] = logprobs
+        record["logprobs"], sampled = logprobs, len(logprobs)
     if top_logprobs is not None:
         is_text = isinstance(top_logprobs, JSONText)
         record["top_logprobs"] = orjson.Fragment(json_line(top_logprobs)) if is_text else top_logprobs
     if texts is not None:
-        _check_texts(step, texts, record, logprobs)
+        if sampled is not None and len(texts) != sampled:
+            raise ValueError(
+                f"step {step.id} has {sampled} completion tokens and {len(texts)} token_texts. Give one text for each, "
+                "or set what cannot be trusted to None: dataclasses.replace(step, token_texts=None)."
+            )
         plain = texts.plain()
         record["texts"] = texts.get() if plain is None else plain
     return record
-
-
-def _check_texts(step: Step, texts: PackedTexts, record: dict[str, Any], logprobs: Any) -> None:
-    end = record.get("end")
-    sampled = end - record.get("prompt", 0) if end is not None else None if logprobs is None else len(logprobs)
-    if sampled is not None and len(texts) != sampled:
-        raise ValueError(
-            f"step {step.id} has {sampled} completion tokens and {len(texts)} token_texts. Give one text for each, or "
-            "set what cannot be trusted to None: dataclasses.replace(step, token_texts=None)."
-        )
 
 
 def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import is_address, is_file, size_of
+from rollout_trace.file.addresses import is_address, size_of
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.copies import NotedLine, copy_lines, missing_media, steps_missing
 from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.lines import SplitLine, lines
-from rollout_trace.file.notes import SUFFIX, is_notes_file, merge_notes, note_lines, notes_path
+from rollout_trace.file.notes import SUFFIX, merge_notes, note_lines, notes_beside, notes_path
 from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
 from rollout_trace.file.records import NoteRecord
 from rollout_trace.file.writer import check_path
@@ -143,10 +143,9 @@ class _Plan:
     def _read_notes(self) -> dict[str, NoteRecord]:
         merged: dict[str, NoteRecord] = {}
         # Once each: the files of one name in several compressions share theirs.
-        for beside in dict.fromkeys(map(notes_path, self.files)):
-            if is_file(beside) and is_notes_file(beside):
-                for note in note_lines(beside, self._reader.damaged):
-                    merged[note.id] = merge_notes(merged.get(note.id), note)
+        for beside in dict.fromkeys(map(notes_beside, self.files)):
+            for note in () if beside is None else note_lines(beside, self._reader.damaged):
+                merged[note.id] = merge_notes(merged.get(note.id), note)
         return merged
 
     def check_unchanged(self, written: int) -> None:

@@ -54,6 +54,12 @@ def _holds_trajectories(path: str) -> bool:
         return False
 
 
+def notes_beside(path: str | os.PathLike[str]) -> str | None:
+    """Path of the file of notes of a file of trajectories; None where it has none."""
+    beside = notes_path(path)
+    return None if beside == os.fspath(path) or not is_file(beside) or _holds_trajectories(beside) else beside
+
+
 def merge_notes(earlier: NoteRecord | None, later: NoteRecord) -> NoteRecord:
     """Merges two notes; the values of the later one win."""
     if earlier is None:
@@ -203,8 +209,8 @@ def load_notes(
         damaged: called with the error of each line that is not a note. It may raise it.
         each: called with each note, before it is merged with the others.
     """
-    beside = notes_path(path)
-    if beside == os.fspath(path) or not is_file(beside) or _holds_trajectories(beside):
+    beside = notes_beside(path)
+    if beside is None:
         return None
     notes = Notes(beside)
     for note in note_lines(beside, damaged):

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TypeAlias
 
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import is_file, replacing_in
+from rollout_trace.file.addresses import replacing_in
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.copies import CarriedMedia
 from rollout_trace.file.lines import SplitLine, lines
-from rollout_trace.file.notes import is_notes_file, note_lines_by_id, notes_path
+from rollout_trace.file.notes import note_lines_by_id, notes_beside, notes_path
 from rollout_trace.file.shards import lines_among
 
 By: TypeAlias = Literal["group", "task", "name", "status"]
@@ -275,9 +275,8 @@ class _Outputs:
 
 def _copy_notes(files: Sequence[str], parts: Sequence[Part], paths: Sequence[Path]) -> None:
     """Writes the notes of each part beside it, line by line as they are."""
-    beside = dict.fromkeys(map(notes_path, files))
-    for notes in beside:
-        if not (is_file(notes) and is_notes_file(notes)):
+    for notes in dict.fromkeys(map(notes_beside, files)):
+        if notes is None:
             continue
         # An id can be in several parts, where lines have it twice.
         homes: dict[str, set[int]] = {}

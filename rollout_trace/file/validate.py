@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from msgspec import Struct
 
 from rollout_trace.data.user_values import brief
-from rollout_trace.file.addresses import is_file, open_binary
+from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
 from rollout_trace.file.media import name_of_folder
-from rollout_trace.file.notes import SharedNotes, decode_note, is_notes_file, notes_path
+from rollout_trace.file.notes import SharedNotes, decode_note, notes_beside, notes_path
 from rollout_trace.file.records import NoteRecord, TrajectoryRecord
 from rollout_trace.file.validate_line import (
     PER_LINE,
@@ -327,8 +327,8 @@ class NotesOfFiles(SharedNotes["_Notes"]):
         """Lines with a note so far."""
 
     def _of(self, path: str) -> _Notes:
-        notes, beside = _Notes(), notes_path(path)
-        if beside != path and is_file(beside) and is_notes_file(beside):
+        notes, beside = _Notes(), notes_beside(path)
+        if beside is not None:
             self._add(beside, notes)
         return notes
 
