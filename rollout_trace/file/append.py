@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import orjson
-
 from rollout_trace import guard
 from rollout_trace.file import locking
 from rollout_trace.file.addresses import open_for_append, refuse_special_file
 from rollout_trace.file.compression import check_content, members_of
-from rollout_trace.file.lines import Damaged, end_of_lines
+from rollout_trace.file.lines import HEAD_BYTES, Damaged, end_of_lines, id_of
 from rollout_trace.file.locking import NoFileLocks, lock_for
 
 _MOST_REOPENINGS = 3
@@ -276,9 +273,6 @@ def _write_all(file: int, data: bytes) -> None:
 # What a killed writer left
 
 
-_ID = re.compile(rb'"id":("(?:[^"\\]|\\.)*")')
-_BEGIN = 4096
-"""Bytes of a partial line in which its id is looked for: it is one of the first fields."""
 _NO_ID = 64
 """A partial line of fewer bytes may lack its id: nothing of the trajectory is in it."""
 
@@ -305,7 +299,7 @@ def cut_partial_line(path: Path, is_known: Callable[[str], bool]) -> int:
         start, beginning = _partial_end(file, path)
         if start == size:
             return 0
-        name = _id_of(beginning)
+        name = id_of(beginning)
         if (len(beginning) > _NO_ID) if name is None else not is_known(name):
             return 0
         file.truncate(start)
@@ -324,20 +318,11 @@ def _partial_end(file: BinaryIO, path: Path) -> tuple[int, bytes]:
         start = file.seek(end_of_lines(file, 0))
         tail = file.read()
         # Another program may have written the last line without its newline.
-        return (end, b"") if not tail or is_whole(tail) else (start, tail[:_BEGIN])
+        return (end, b"") if not tail or is_whole(tail) else (start, tail[:HEAD_BYTES])
     beginning = b""
     for part in members.parts():
         if isinstance(part, Damaged):
             # In the middle: where members begin behind it is not certain.
             return (members.start, beginning) if part.is_cut else (end, b"")
-        beginning = b"" if part is None else beginning + part[: _BEGIN - len(beginning)]
+        beginning = b"" if part is None else beginning + part[: HEAD_BYTES - len(beginning)]
     return end, b""
-
-
-def _id_of(line: bytes) -> str | None:
-    """The id of the trajectory whose line begins so; None where it cannot be found."""
-    match = _ID.search(line[:_BEGIN])
-    try:
-        return None if match is None else str(orjson.loads(match[1]))
-    except orjson.JSONDecodeError:
-        return None

@@ -24,6 +24,7 @@ from rollout_trace.file.lines import (
     Place,
     SplitLine,
     begin_of_last,
+    id_of,
     line_at,
     lines,
     newlines_before,
@@ -412,13 +413,19 @@ class LineIndex:
 def ids_in(path: str | os.PathLike[str], wanted: Collection[str]) -> set[str]:
     """Selects the trajectories that have a whole line in a file; none where there is no file.
 
-    Only their lines are decoded: of the others, the heads.
+    Only their lines are decoded: of the others, the first bytes are looked at.
 
     Raises:
         OSError: the file cannot be read.
         ImportError: it is compressed with zstd and the package zstandard is not installed.
     """
-    if not os.path.exists(path):
-        return set()
-    found = heads(os.fspath(path), lambda error: None, HEAD)
-    return {head.id for line, head in found if head.id in wanted and is_whole(line)}
+    found: set[str] = set()
+    for _, line in lines(os.fspath(path)) if os.path.exists(path) else ():
+        if isinstance(line, Damaged):
+            continue
+        # A line of several members may be the rest of a killed writer's, and then a whole one.
+        for part in (line, line.last_member()) if isinstance(line, SplitLine) else (line,):
+            name = id_of(part)
+            if name is not None and name in wanted and name not in found and is_whole(part):
+                found.add(name)
+    return found

@@ -11,6 +11,8 @@ from functools import partial
 from io import BytesIO
 from typing import BinaryIO, NamedTuple
 
+import orjson
+
 from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.compression import Damaged as Damaged
 from rollout_trace.file.compression import is_compressed, members_of
@@ -220,6 +222,20 @@ class LineStore:
         """Closes the file. A second call does nothing."""
         if self._file is not None:
             self._file.close()
+
+
+_ID = re.compile(rb'"id":("(?:[^"\\]|\\.)*")')
+HEAD_BYTES = 4096
+"""Bytes of a line in which its id is looked for: it is one of the first fields."""
+
+
+def id_of(line: bytes) -> str | None:
+    """The id of the trajectory whose line begins so; None where it cannot be found."""
+    match = _ID.search(line[:HEAD_BYTES])
+    try:
+        return None if match is None else str(orjson.loads(match[1]))
+    except orjson.JSONDecodeError:
+        return None
 
 
 def line_at(path: str, place: Place, length: int, store: Callable[[], BinaryIO] | None = None) -> bytes:
