@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollout_trace.cli.common import json_option, show, show_problems
-from rollout_trace.cli.reading import STDIN, Read, Trajectories, trajectories_of
+from rollout_trace.cli.reading import STDIN, Trajectories, trajectories_of
 from rollout_trace.cli.selection import compile_where
 from rollout_trace.errors import FormatError
 
@@ -94,7 +94,7 @@ def _inverted(test: Callable[[Trajectory], bool]) -> Callable[[Trajectory], bool
 
 
 def _write(found: Trajectories, output: str, overwrite: bool) -> int:
-    from rollout_trace.file.copies import copy_lines
+    from rollout_trace.file.copies import NotedLine, copy_lines
     from rollout_trace.file.merge import check_output, mode_of
     from rollout_trace.file.writer import check_path
 
@@ -108,11 +108,11 @@ def _write(found: Trajectories, output: str, overwrite: bool) -> int:
         raise click.UsageError(str(error)) from error
     kept = 0
 
-    def copy(put: Callable[[Read], None]) -> None:
+    def copy(put: Callable[[NotedLine], None]) -> None:
         nonlocal kept
         for one in found:
             try:
-                put(one)
+                put(NotedLine(one.path, one.number, one.data, one.note))
             except FormatError as error:
                 found.damaged(error)
             else:
@@ -125,12 +125,12 @@ def _write(found: Trajectories, output: str, overwrite: bool) -> int:
 def _print(found: Trajectories, count: bool) -> int:
     if count:
         return sum(1 for _ in found)
-    from rollout_trace.file.copies import self_contained
+    from rollout_trace.file.copies import NotedLine, self_contained
 
     kept, out, is_terminal = 0, sys.stdout.buffer, sys.stdout.isatty()
     for one in found:
         try:
-            line = self_contained(one)
+            line = self_contained(NotedLine(one.path, one.number, one.data, one.note))
         except FormatError as error:
             found.damaged(error)
             continue

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from rollout_trace.importing.sources import Source
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
+
+class _Nothing(Exception):
+    """There was nothing to write."""
 
 
 @click.command("import")
@@ -109,21 +114,23 @@ def _stdin() -> io.BytesIO:
 
 
 def _import(source: Source, paths: Sequence[str], output: str, options: dict[str, Any], *, as_json: bool) -> int:
-    from rollout_trace.file.writer import JSONLWriter
+    from rollout_trace.file.addresses import replacing
+    from rollout_trace.file.compression import compressor
+    from rollout_trace.file.encode import encode
 
-    # Beside it until it is whole: what stops in the middle leaves what was there.
-    partial = os.path.join(os.path.dirname(output), f".importing-{os.getpid()}-{os.path.basename(output)}")
+    compress = compressor(Path(output))
     try:
         # What importers warn of is printed at the end.
-        with guard.without("importing."), JSONLWriter(partial) as writer:
+        with guard.without("importing."), replacing(output) as file:
             found: Imported = source.importer(_given(paths), **options)
             for trajectory in found:
-                writer.write(trajectory)
-        if found.report.trajectories:
-            os.replace(partial, output)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
+                line = encode(trajectory)
+                file.write(line if compress is None else compress(line))
+            if not found.report.trajectories:
+                # What was there is left.
+                raise _Nothing
+    except _Nothing:
+        pass
     report = found.report
     result = {
         "output": output if report.trajectories else None,

@@ -125,7 +125,7 @@ def _give(result: Result, found: Trajectories, output: str | None, *, as_csv: bo
 def _write(result: Result, output: str) -> int:
     if output.endswith(".parquet"):
         return _write_parquet(result, output)
-    from rollout_trace.file.replacing import replacing
+    from rollout_trace.file.addresses import replacing
 
     count = 0
     with replacing(output) as file:
@@ -146,7 +146,7 @@ def _write_parquet(result: Result, output: str) -> int:
         raise ImportError(
             "parquet needs the package pyarrow. Install it in a checkout with: pip install '.[parquet]'"
         ) from None
-    from rollout_trace.file.replacing import replacing
+    from rollout_trace.file.addresses import replacing
 
     count, reader = 0, result.arrow()
     with replacing(output) as file, ParquetWriter(file, reader.schema, compression="zstd") as writer:

@@ -20,7 +20,7 @@ def schema(note: bool, output: str | None, overwrite: bool, as_json: bool) -> in
 
     With --json it is one line.
     """
-    from rollout_trace.file import schema as schemas
+    from rollout_trace.file import records as schemas
 
     found = schemas.note_schema() if note else schemas.schema()
     text = json.dumps(found) + "\n" if as_json else schemas.text(found)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rollout_trace.collection.places import beside
 from rollout_trace.file.addresses import is_folder_target, shown
-from rollout_trace.file.journal_lock import hold
+from rollout_trace.file.locking import lock_open
 
 NAME = ".collect.lock"
 """Of the file in a folder of shards."""
@@ -51,7 +51,7 @@ def _lock(path: Path) -> int | None:
     while True:
         file = os.open(path, _FLAGS, 0o666)
         # None: there are no locks here, and nothing can be known.
-        if hold(file) is False:
+        if lock_open(file) is False:
             os.close(file)
             return None
         try:

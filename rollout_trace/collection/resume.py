@@ -12,10 +12,10 @@ from rollout_trace.collection.facts import Facts, facts_of
 from rollout_trace.data import episodes
 from rollout_trace.errors import WriteError
 from rollout_trace.file.addresses import is_address, is_folder_target, names_in, shown
-from rollout_trace.file.episodes import of_episodes
+from rollout_trace.file.annotate import of_episodes
 from rollout_trace.file.journal import folder_of
 from rollout_trace.file.reader import read
-from rollout_trace.file.shards_spool import spool_of, spooled
+from rollout_trace.file.shards_upload import spool_of, spooled
 from rollout_trace.record.recovery import recover
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
 from rollout_trace.collection.worker import Worker
 from rollout_trace.file.addresses import is_address
-from rollout_trace.file.episodes import attempts_in, leave_out
+from rollout_trace.file.annotate import attempts_in, leave_out
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts

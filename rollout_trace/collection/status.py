@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_trace import guard
-from rollout_trace.file.replacing import replacing
+from rollout_trace.file.addresses import replacing
 
 if TYPE_CHECKING:
     from rollout_trace.collection.snapshot import Progress

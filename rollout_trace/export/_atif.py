@@ -19,8 +19,8 @@ from rollout_trace.export._atif_steps import Steps
 from rollout_trace.export._common import episodes, exporting, one_by_one
 from rollout_trace.export._once import ConversionCache
 from rollout_trace.export._strict_json import strict_json
+from rollout_trace.file.addresses import replacing
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.replacing import replacing
 from rollout_trace.report import ExportReport
 from rollout_trace.train.selection import check_allow
 

@@ -9,7 +9,7 @@ from rollout_trace.export._atif_parts import without_none
 from rollout_trace.export._common import note_grammar
 from rollout_trace.export._extras import count_step_extras
 from rollout_trace.export._values import number, numbers
-from rollout_trace.file.step_facts import facts_record
+from rollout_trace.file.fields import facts_record
 from rollout_trace.train.selection import logprobs_problem, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
 

@@ -13,9 +13,9 @@ import orjson
 
 from rollout_trace.export._arrow import batches, import_pyarrow, require_finite
 from rollout_trace.export._values import number
+from rollout_trace.file.addresses import replacing
 from rollout_trace.file.compression import import_zstandard
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.replacing import replacing
 
 if TYPE_CHECKING:
     from rollout_trace.export._arrow import Row, Schema

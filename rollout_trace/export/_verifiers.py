@@ -16,7 +16,7 @@ from rollout_trace.export._rows import count_unused, step_ids_of
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._verifiers_calls import call_of, error_of, seconds
 from rollout_trace.export._verifiers_graph import Graph
-from rollout_trace.file.step_facts import facts_record, run_record
+from rollout_trace.file.fields import facts_record, run_record
 from rollout_trace.report import ExportReport
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Tells what a path is (a regular file, a history), and opens addresses and paths by one set of names.
+"""Tells what a path is (a regular file, a history), opens addresses and paths by one set of names, creates files and
+replaces them whole.
 
 Addresses are those of the package fsspec (``s3://``, ``gs://``, ``memory://``, ...), which is imported on use. Its own
 settings (environment variables ``FSSPEC_S3_...``, ``AWS_...``, ``fsspec.config``) say how a file system is reached:
@@ -11,10 +12,14 @@ import errno
 import glob as local_glob
 import os
 import re
+import secrets
+import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from rollout_trace.guard import describe
@@ -23,12 +28,12 @@ HISTORY_SCHEMA = "rollout-trace-history/1"
 """The first field of each line of a history."""
 _HISTORY_NAME = re.compile(r"(.*\.)?history(-[0-9a-f]+)?\.jsonl")
 
-_SPECIAL_KINDS = [
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-]
+_SPECIAL_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def refuse_special_file(path: str | os.PathLike[str]) -> None:
@@ -41,7 +46,7 @@ def refuse_special_file(path: str | os.PathLike[str]) -> None:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         return
-    kind = next((name for is_kind, name in _SPECIAL_KINDS if is_kind(mode)), None)
+    kind = _SPECIAL_KINDS.get(stat.S_IFMT(mode))
     if kind is not None and not os.path.samefile(path, os.devnull):
         raise OSError(errno.EINVAL, f"expected a file of lines, got {kind}", os.fspath(path))
 
@@ -145,6 +150,22 @@ def file_system(address: str) -> tuple[Any, str]:
     return system, str(path)
 
 
+@contextmanager
+def _asked(address: str) -> Iterator[tuple[Any, str]]:
+    """The file system of an address, and the path in it. Raises an OSError for what goes wrong inside the block: each
+    file system has exceptions of its own.
+    """
+    system, place = file_system(address)
+    try:
+        yield system, place
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is nothing at {shown(address)}.") from error
+    except PermissionError as error:
+        raise PermissionError(f"{shown(address)} may not be read: {describe(error)}") from error
+    except Exception as error:
+        raise OSError(f"{shown(address)} could not be read: {describe(error)}") from error
+
+
 def open_binary(path: str) -> BinaryIO:
     """Opens a file, or what an address names, to be read. Of an address, blocks are fetched as they are read.
 
@@ -153,40 +174,25 @@ def open_binary(path: str) -> BinaryIO:
     """
     if not is_address(path):
         return open(path, "rb")
-    system, place = file_system(path)
-    try:
+    with _asked(path) as (system, place):
         file: BinaryIO = system.open(place, "rb")
-    except Exception as error:
-        _raise_unreadable(path, error)
     return file
 
 
 def is_file(path: str) -> bool:
-    """Tells whether there is such a file.
-
-    Raises:
-        OSError: at an address, it cannot be found out.
-    """
+    """Tells whether there is such a file. Raises OSError where it cannot be found out, at an address."""
     if not is_address(path):
         return os.path.isfile(path)
-    system, place = file_system(path)
-    try:
-        return bool(system.isfile(place))
-    except Exception as error:
-        _raise_unreadable(path, error)
+    with _asked(path) as (system, place):
+        found: bool = system.isfile(place)
+    return found
 
 
 def size_of(address: str) -> int:
-    """Bytes of what an address names.
-
-    Raises:
-        OSError: it cannot be found out.
-    """
-    system, place = file_system(address)
-    try:
-        return int(system.size(place))
-    except Exception as error:
-        _raise_unreadable(address, error)
+    """Bytes of what an address names. Raises OSError where it cannot be found out."""
+    with _asked(address) as (system, place):
+        size = int(system.size(place))
+    return size
 
 
 def has_magic(path: str) -> bool:
@@ -195,17 +201,10 @@ def has_magic(path: str) -> bool:
 
 
 def matching(pattern: str) -> list[str]:
-    """The files that the pattern of an address matches, sorted, as addresses.
-
-    Raises:
-        OSError: they cannot be listed.
-    """
-    system, place = file_system(pattern)
-    try:
+    """The files that the pattern of an address matches, sorted, as addresses. Raises OSError as ``names_in``."""
+    with _asked(pattern) as (system, place):
         system.invalidate_cache()
         found = system.glob(place, detail=True)
-    except Exception as error:
-        _raise_unreadable(pattern, error)
     return sorted(unstripped(pattern, system, name) for name, facts in found.items() if facts.get("type") == "file")
 
 
@@ -216,15 +215,10 @@ def names_in(address: str) -> list[str] | None:
         FileNotFoundError: there is neither.
         OSError: it cannot be listed.
     """
-    system, place = file_system(address)
-    try:
+    with _asked(address) as (system, place):
         # Another process may have written since this one has looked.
         system.invalidate_cache()
         found = system.ls(place.rstrip("/") or place, detail=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is nothing at {shown(address)}.") from None
-    except Exception as error:
-        _raise_unreadable(address, error)
     place = place.strip("/")
     files = [str(facts["name"]).strip("/") for facts in found if facts.get("type") == "file"]
     if files == [place] and not address.endswith("/"):
@@ -246,10 +240,127 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}" if is_address(folder) else os.path.join(folder, name)
 
 
-def _raise_unreadable(path: str, error: Exception) -> NoReturn:
-    """Raises the OSError for what went wrong at an address: each file system has exceptions of its own."""
-    if isinstance(error, FileNotFoundError):
-        raise FileNotFoundError(f"there is nothing at {shown(path)}.") from error
-    if isinstance(error, PermissionError):
-        raise PermissionError(f"{shown(path)} may not be read: {describe(error)}") from error
-    raise OSError(f"{shown(path)} could not be read: {describe(error)}") from error
+# Files created, and replaced whole
+
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+def check_permissions(mode: Any) -> int | None:
+    """Permission bits that a writer can work with; None stands for those of the process (its umask).
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is no permission bits, or the owner could not read and write the file.
+    """
+    if mode is None:
+        return None
+    if not isinstance(mode, int) or isinstance(mode, bool):
+        raise TypeError(f"mode is {mode!r}; give the permission bits of new files, such as mode=0o600.")
+    if not 0 <= mode <= 0o777:
+        digits = str(mode)
+        is_octal = set(digits) <= set("01234567") and int(digits, 8) <= 0o777
+        meant = f" (mode=0o{digits}?)" if is_octal else ""
+        raise ValueError(f"mode is {mode}; give permission bits in octal, 0o600 to 0o777{meant}.")
+    if mode & 0o600 != 0o600:
+        raise ValueError(f"mode is 0o{mode:03o}; the owner must be able to read and write the file: 0o600 at least.")
+    return mode
+
+
+def open_for_append(path: Path, mode: int | None) -> int:
+    """Opens a file to read and append, and creates it where it is missing. An existing file keeps its permissions."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | _BINARY
+    if mode is None:
+        return os.open(path, flags, 0o666)
+    try:
+        return _create(path, flags, mode)
+    except FileExistsError:
+        return os.open(path, flags, mode)
+
+
+def create(path: Path, mode: int | None, bits: int = 0o666) -> int:
+    """Creates a file to write. ``mode`` and ``bits``: as for ``replacing``. Raises FileExistsError: there is one."""
+    flags = os.O_WRONLY | os.O_CREAT | _BINARY
+    return os.open(path, flags | os.O_EXCL, bits) if mode is None else _create(path, flags, mode)
+
+
+def _create(path: Path, flags: int, mode: int) -> int:
+    file = os.open(path, flags | os.O_EXCL, mode)
+    # The umask may have taken bits away that were asked for. Windows has no permission bits to set.
+    if os.name == "posix":
+        os.fchmod(file, mode)
+    return file
+
+
+def make_folder(path: Path, mode: int | None) -> None:
+    """Creates a folder whose files have the permissions ``mode``: whoever may read a file may list the folder."""
+    if mode is None:
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bits = mode | (mode & 0o444) >> 2
+    try:
+        path.mkdir(bits)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    else:
+        path.chmod(bits)
+
+
+@contextmanager
+def replacing(
+    path: str | os.PathLike[str], *, mode: int | None = None, bits: int = 0o666, fsync: bool = True
+) -> Iterator[BinaryIO]:
+    """Makes a new file that replaces ``path`` when the block ends; if the block raises, ``path`` is unchanged.
+
+    Args:
+        path: missing folders are created.
+        mode: permission bits; None leaves them to ``bits``.
+        bits: permission bits, less those of the umask.
+        fsync: False: without waiting for the disk.
+    """
+    # `os.replace` would replace a symbolic link itself: the file it points to is meant.
+    place = Path(os.path.realpath(path))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, as a rename is atomic within a file system alone; cut, as names have a maximum length.
+    new = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}")
+    try:
+        with open(create(new, mode, bits), "wb") as file:
+            yield file
+            file.flush()
+            if fsync:
+                # On disk before it gets its name: after a crash of the machine the file is whole or absent.
+                os.fsync(file.fileno())
+        os.replace(new, place)
+    except BaseException:  # KeyboardInterrupt too must leave no half-written file.
+        new.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def replacing_in(folder: Path) -> Iterator[Path]:
+    """Makes a folder whose files and folders replace those of their names in ``folder`` when the block ends.
+
+    If the block raises, ``folder`` is unchanged, and removed if it was not there.
+    """
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".new-{secrets.token_hex(8)}"
+    aside.mkdir()
+    try:
+        yield aside
+        for one in sorted(aside.iterdir()):
+            _move(one, folder / one.name)
+        aside.rmdir()
+    except BaseException:
+        shutil.rmtree(aside if existed else folder, ignore_errors=True)
+        raise
+
+
+def _move(source: Path, target: Path) -> None:
+    if source.is_dir() and target.exists():
+        for one in source.iterdir():
+            os.replace(one, target / one.name)
+        source.rmdir()
+    else:
+        os.replace(source, target)

@@ -1,10 +1,10 @@
-"""``annotate``: notes a reward, a label or a measurement that became known after a trajectory was written."""
+"""Notes what becomes known of trajectories after they were written: ``annotate``, and episodes that are thrown away."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,15 +12,21 @@ from typing import Any, TypeAlias
 import orjson
 
 from rollout_trace.data import user_values
+from rollout_trace.data.episodes import Attempts, episode_of, may_be_trained
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file.addresses import is_address, refuse_special_file, shown, to_local
 from rollout_trace.file.append import AppendedFile, AppendError
-from rollout_trace.file.notes import STEP_VALUES, SUFFIX, is_notes_file, notes_path
+from rollout_trace.file.decode import decode
+from rollout_trace.file.find import TrajectoryHead, heads, ids_in, is_plain
+from rollout_trace.file.line_format import BadLine, LineFormat, at_any_depth
+from rollout_trace.file.lines import Place
+from rollout_trace.file.notes import STEP_VALUES, SUFFIX, is_notes_file, load_notes, notes_path
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.records import NOTE_SCHEMA
+from rollout_trace.file.reader import expand_paths
+from rollout_trace.file.records import NOTE_SCHEMA, SCHEMA
 from rollout_trace.file.shards import lines_among
-from rollout_trace.file.tail import ids_in
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -84,7 +90,6 @@ def checked_note(trajectory_id: Any, values: Mapping[str, Any]) -> dict[str, Any
     """The fields of a note.
 
     Args:
-        trajectory_id: the id.
         values: as the arguments of ``annotate``; None is not given.
 
     Raises:
@@ -206,3 +211,84 @@ _STEP_CHECKS = {
 }
 VALUES = tuple(_CHECKS)
 """What a note can give of a trajectory."""
+
+
+# The episodes of an output: which attempts it holds, and what is noted of those thrown away
+
+
+class _AttemptHead(TrajectoryHead):
+    name: str = "agent"
+    episode_id: str | None = None
+    status: str = "completed"
+    metadata: dict[str, Any] | None = None
+
+
+_FORMAT = LineFormat(SCHEMA, _AttemptHead)
+
+
+def attempts_in(output: PathLike, *, since: int = 0) -> Attempts:
+    """The attempts at rollouts of an output; of each line only the head is decoded.
+
+    Args:
+        since: of a file, the size that it had: lines before that are not looked at.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = Attempts()
+    for file in _files(output):
+        start = None if not since else Place(begin=since) if is_plain(file) else Place(member=since)
+        for _, head in heads(file, _ignore, _FORMAT, start):
+            found.add(head)
+    return found
+
+
+def of_episodes(output: PathLike, wanted: Collection[str]) -> Iterator[tuple[str, Trajectory]]:
+    """Yields the trajectories of episodes, with their notes, each with its file. The other lines are not decoded.
+
+    Raises:
+        OSError: the output cannot be read.
+    """
+    for file in _files(output):
+        notes = load_notes(file, _ignore)
+        for line, head in heads(file, _ignore, _FORMAT):
+            if episode_of(head) not in wanted:
+                continue
+            try:
+                trajectory = at_any_depth(decode, line)
+            except BadLine:
+                continue
+            if notes is not None:
+                notes.apply(trajectory)
+            yield file, trajectory
+
+
+def leave_out(output: PathLike, episodes: Collection[str]) -> None:
+    """Notes that no step of these episodes is to be trained on, whichever process wrote it.
+
+    Steps that are ``superseded``, or not to be trained on already, need no note. Nothing is noted at an address, whose
+    objects cannot be added to.
+
+    Raises:
+        WriteError, OSError: the notes cannot be written.
+    """
+    if is_address(output) or not episodes:
+        return
+    notes: dict[str, list[dict[str, Any]]] = {}
+    for file, one in of_episodes(output, episodes):
+        steps = {step.index: {"trainable": False} for step in one.steps if may_be_trained(step)}
+        if steps:
+            notes.setdefault(file, []).append(checked_note(one.id, {"steps": steps}))
+    for file, found in notes.items():
+        append_notes(file, found)
+
+
+def _files(output: PathLike) -> list[str]:
+    try:
+        return expand_paths(output)
+    except FileNotFoundError:
+        return []
+
+
+def _ignore(problem: object) -> None:
+    """Leaves what cannot be read where it is; who reads all of the output says so."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from rollout_trace import guard
-from rollout_trace.file.addresses import refuse_special_file
-from rollout_trace.file.compression import check_content
+from rollout_trace.file import locking
+from rollout_trace.file.addresses import open_for_append, refuse_special_file
+from rollout_trace.file.compression import check_content, members_of
+from rollout_trace.file.lines import HEAD_BYTES, Damaged, end_of_lines, id_of
 from rollout_trace.file.locking import NoFileLocks, lock_for
-from rollout_trace.file.replacing import open_for_append
 
 _MOST_REOPENINGS = 3
 
@@ -60,7 +63,6 @@ class AppendedFile:
         """Appends a line, or nothing.
 
         Args:
-            line: with its newline, or compressed.
             timeout: seconds to wait for the lock.
 
         Raises:
@@ -115,7 +117,11 @@ class AppendedFile:
                 has_waited = self._lock.acquire(file, max(0.0, end - time.monotonic()))
             except NoFileLocks as reason:
                 self._may_be_locked = False
-                self._warn_of_no_lock(reason)
+                guard.warn_once(
+                    f"no-lock:{self._path}",
+                    f"{reason}: each line of {self._shown} is appended in one write, which most file systems keep "
+                    "whole. If several processes or machines write at once, give each its own file.",
+                )
                 return file, False
             # While the lock was waited for, the file may have been rotated.
             if not has_waited or self._is_current(file):
@@ -239,13 +245,6 @@ class AppendedFile:
         except OSError as error:
             guard.warn(f"closing {self._shown} failed ({error}): its last lines may not be on the disk.")
 
-    def _warn_of_no_lock(self, reason: NoFileLocks) -> None:
-        guard.warn_once(
-            f"no-lock:{self._path}",
-            f"{reason}: each line of {self._shown} is appended in one write, which most file systems keep whole. If "
-            "several processes or machines write at once, give each its own file.",
-        )
-
 
 def _cut_back(file: int, end: int) -> OSError | None:
     """Truncates the file to its length before; the reason where that is impossible."""
@@ -269,3 +268,61 @@ def _write_all(file: int, data: bytes) -> None:
         view = memoryview(data)[written:]
         while view:
             view = view[os.write(file, view) :]
+
+
+# What a killed writer left
+
+
+_NO_ID = 64
+"""A partial line of fewer bytes may lack its id: nothing of the trajectory is in it."""
+
+
+def cut_partial_line(path: Path, is_known: Callable[[str], bool]) -> int:
+    """Removes a partial line from the end of a file, if its trajectory is known, or too little came to have an id.
+
+    A writer that was killed left it; nobody else may be writing. Nothing is done where a lock says otherwise.
+
+    Returns:
+        Bytes that were removed.
+
+    Raises:
+        OSError: the file cannot be read or changed.
+    """
+    try:
+        file = open(path, "r+b")  # noqa: SIM115 - it is closed by the `with` below
+    except FileNotFoundError:
+        return 0
+    with file:
+        if locking.lock_open(file.fileno()) is not True:
+            return 0
+        size = file.seek(0, os.SEEK_END)
+        start, beginning = _partial_end(file, path)
+        if start == size:
+            return 0
+        name = id_of(beginning)
+        if (len(beginning) > _NO_ID) if name is None else not is_known(name):
+            return 0
+        file.truncate(start)
+        return size - start
+
+
+def _partial_end(file: BinaryIO, path: Path) -> tuple[int, bytes]:
+    """Finds the partial line and its first bytes as text; the end of the file where there is none."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    # Here: writers need it in no other case.
+    from rollout_trace.file.decode import is_whole
+
+    members = members_of(file, os.fspath(path))
+    if members is None:
+        start = file.seek(end_of_lines(file, 0))
+        tail = file.read()
+        # Another program may have written the last line without its newline.
+        return (end, b"") if not tail or is_whole(tail) else (start, tail[:HEAD_BYTES])
+    beginning = b""
+    for part in members.parts():
+        if isinstance(part, Damaged):
+            # In the middle: where members begin behind it is not certain.
+            return (members.start, beginning) if part.is_cut else (end, b"")
+        beginning = b"" if part is None else beginning + part[: HEAD_BYTES - len(beginning)]
+    return end, b""

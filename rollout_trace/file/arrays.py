@@ -20,6 +20,7 @@ from rollout_trace.data.model import STORED, Step, amend, shared
 from rollout_trace.data.rows import Block, RowSpan, RowStore
 from rollout_trace.data.tokens import readonly
 from rollout_trace.file.distinct import merged
+from rollout_trace.file.line_format import BadLine
 
 if TYPE_CHECKING:
     from rollout_trace.data.rows import AnyArray, Run
@@ -47,19 +48,6 @@ ROWS = {
 """The fields whose rows are in the table, in its order."""
 
 
-class BadArray(ValueError):
-    """An array, or a reference to its rows, is not as its field needs it: what was expected, and what was found.
-
-    Args:
-        problem: the message.
-        code: name of the rule that is broken, as that of ``BadLine``.
-    """
-
-    def __init__(self, problem: str, code: str) -> None:
-        super().__init__(problem)
-        self.code = code
-
-
 def fragment(array: AnyArray) -> dict[str, Any]:
     """The record of an array."""
     data = orjson.Fragment(b'"%s"' % encoded(array))
@@ -85,13 +73,14 @@ def decoded(record: ArrayRecord, form: Form | None = None) -> AnyArray:
         form: what the field needs; None: any array.
 
     Raises:
-        BadArray: it is none, or another than the field needs.
+        BadLine: it is none, or another than the field needs.
     """
     import numpy as np
 
     known = {*INTEGERS, *IDS, *FLOATS}
     if record.dtype not in known:
-        raise BadArray(
+        raise BadLine(
+            "",
             f"expected one of the dtypes {', '.join(sorted(known))}, got {record.dtype!r}: a newer version may have "
             "written it. Upgrade in a newer checkout, with: pip install .",
             "array-dtype",
@@ -99,15 +88,15 @@ def decoded(record: ArrayRecord, form: Form | None = None) -> AnyArray:
     dtype, shape = np.dtype(record.dtype), record.shape
     # Before anything is made of the shape: it must not ask for more memory than the line itself takes.
     if len(shape) > 3 or any(not 0 <= size <= _MOST for size in shape):
-        raise BadArray(f"expected a shape of at most 3 numbers from 0 to {_MOST}, got {shape}", "array-shape")
+        raise BadLine("", f"expected a shape of at most 3 numbers from 0 to {_MOST}, got {shape}", "array-shape")
     if math.prod(shape) * dtype.itemsize != len(record.data):
         needed = f"{math.prod(shape) * dtype.itemsize} bytes ({record.dtype}, shape {shape})"
-        raise BadArray(f"expected {needed}, got {len(record.data)}", "array-data")
+        raise BadLine("", f"expected {needed}, got {len(record.data)}", "array-data")
     try:
         array: AnyArray = np.frombuffer(record.data, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
     except ValueError as error:
         problem = f"expected a shape that an array can have, got {shape}: {error}"
-        raise BadArray(problem, "array-shape") from error
+        raise BadLine("", problem, "array-shape") from error
     if form is not None:
         check_form(array.dtype.name, array.shape, form)
     whole: AnyArray = readonly(array)
@@ -115,10 +104,10 @@ def decoded(record: ArrayRecord, form: Form | None = None) -> AnyArray:
 
 
 def check_form(dtype: str, shape: Sequence[int], form: Form) -> None:
-    """Raises BadArray where an array is not of the form."""
+    """Raises BadLine where an array is not of the form."""
     if dtype not in form.dtypes or len(shape) != len(form.axes):
         expected = f"{' or '.join(form.dtypes)} [{', '.join(form.axes)}]"
-        raise BadArray(f"expected an array {expected}, got {dtype} of shape {list(shape)}", "array-form")
+        raise BadLine("", f"expected an array {expected}, got {dtype} of shape {list(shape)}", "array-form")
 
 
 class ArrayTable:
@@ -132,29 +121,30 @@ class ArrayTable:
             try:
                 if not record.shape:
                     problem = f"expected a shape that begins with a number of rows, got {record.shape}"
-                    raise BadArray(problem, "array-shape")
+                    raise BadLine("", problem, "array-shape")
                 self._blocks.append(Block(decoded(record)))
-            except BadArray as error:
-                raise BadArray(f"$.arrays[{at}]: {error}", error.code) from error
+            except BadLine as error:
+                raise BadLine("", f"$.arrays[{at}]: {error}", error.code) from error
 
     def rows(self, runs: list[ArrayRun], form: Form) -> RowSpan:
         """The rows that runs refer to. Nothing is copied: a run may be repeated any number of times.
 
         Raises:
-            BadArray: they are not rows of the table, or not of this form.
+            BadLine: they are not rows of the table, or not of this form.
         """
         found: list[Run] = []
         for index, first, end in runs:
             if not 0 <= index < len(self._blocks) or not 0 <= first <= end <= self._blocks[index].length:
                 sizes = f", and array {index} has {self._blocks[index].length}" if 0 <= index < len(self) else ""
-                raise BadArray(
+                raise BadLine(
+                    "",
                     f"expected [array, first, end], rows of $.arrays, which has {len(self)} arrays{sizes}, got "
                     f"{[index, first, end]}",
                     "array-runs",
                 )
             found.append((self._blocks[index], first, end))
         if not found:
-            raise BadArray("expected at least one run [array, first, end], got []", "array-runs")
+            raise BadLine("", "expected at least one run [array, first, end], got []", "array-runs")
         first_rows = found[0][0].rows(0, 0)
         for block, _, _ in found:
             rows = block.rows(0, 0)
@@ -162,7 +152,7 @@ class ArrayTable:
             if rows.dtype != first_rows.dtype or rows.shape[1:] != first_rows.shape[1:]:
                 kinds = [f"{one.dtype} {list(one.shape[1:])}" for one in (first_rows, rows)]
                 problem = f"expected runs of rows of one dtype and shape, got {kinds[0]} and {kinds[1]}"
-                raise BadArray(problem, "array-runs")
+                raise BadLine("", problem, "array-runs")
         return RowSpan(tuple(found))
 
     def __len__(self) -> int:
@@ -176,7 +166,7 @@ class DistinctRows:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         """``steps``: all of the line. Needed beforehand, so that the used part of each block is stored in one piece."""
-        self.is_empty = not any(map(_has_rows, steps))
+        self.is_empty = all(one is None for step in steps for one in _rows_of(step))
         """Whether no step has any."""
         if not self.is_empty:
             self._collect(steps)
@@ -190,12 +180,12 @@ class DistinctRows:
                 for block, first, end in span.runs:
                     used.setdefault(name, {}).setdefault(id(block), (block, []))[1].append((first, end))
         self._blocks: dict[str, list[tuple[Block, list[tuple[int, int]]]]] = {}
-        """By field: its blocks, each with the stretches of rows that are used."""
+        """By field: its blocks, each with the ranges of rows that are used."""
         # By `id`: the spans keep the blocks alive.
         self._places: dict[tuple[str, int], _Place] = {}
         for name in ROWS:
-            for key, (block, stretches) in used.get(name, {}).items():
-                parts = list(merged(stretches))
+            for key, (block, ranges) in used.get(name, {}).items():
+                parts = list(merged(ranges))
                 self._places[name, key] = _Place(len(self._places), parts)
                 self._blocks.setdefault(name, []).append((block, parts))
 
@@ -213,24 +203,24 @@ class DistinctRows:
         import numpy as np
 
         found = []
-        for block, stretches in self._blocks.get(name, ()):
-            parts = [block.rows(first, end) for first, end in stretches] or [block.rows(0, 0)]
+        for block, ranges in self._blocks.get(name, ()):
+            parts = [block.rows(first, end) for first, end in ranges] or [block.rows(0, 0)]
             found.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
         return found
 
 
 class _Place:
-    """The places of a block's used rows: the index of their array, and each stretch's first row in block and array."""
+    """The places of a block's used rows: the index of their array, and each range's first row in block and array."""
 
     __slots__ = ("_firsts", "_moved", "index")
 
-    def __init__(self, index: int, stretches: list[tuple[int, int]]) -> None:
+    def __init__(self, index: int, ranges: list[tuple[int, int]]) -> None:
         self.index = index
-        self._firsts = [first for first, _ in stretches]
+        self._firsts = [first for first, _ in ranges]
         self._moved: list[int] = []
-        """For each stretch, how many rows before it are left out."""
+        """For each range, how many rows before it are left out."""
         done = 0
-        for first, end in stretches:
+        for first, end in ranges:
             self._moved.append(first - done)
             done += end - first
 
@@ -247,11 +237,6 @@ def _runs(pieces: list[tuple[_Place, int, int]]) -> list[list[int]]:
             row = place.row(first)
             found.append([place.index, row, row + end - first])
     return found or [[pieces[0][0].index, 0, 0]]
-
-
-def _has_rows(step: Step) -> bool:
-    experts, logprobs, top = _rows_of(step)
-    return experts is not None or logprobs is not None or top is not None
 
 
 _rows_of = attrgetter(*(STORED + name for name in ("routed_experts", "prompt_logprobs", "prompt_top_tokens")))
@@ -321,6 +306,6 @@ def as_form(values: Any, name: str, form: Form) -> AnyArray:
         array = changed
     try:
         check_form(array.dtype.name, array.shape, form)
-    except BadArray as error:
+    except BadLine as error:
         raise ValueError(f"{name}: {error}.") from error
     return array

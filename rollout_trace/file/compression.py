@@ -145,7 +145,9 @@ class Members:
                 return
             except (self._error, EOFError) as error:
                 problem = f"expected compressed data, got bytes that cannot be decompressed: {error}"
-                yield Damaged(problem, is_cut=isinstance(error, EOFError))
+                damaged = Damaged(problem, is_cut=isinstance(error, EOFError))
+                damaged.__cause__ = error
+                yield damaged
             if not self._seek_next():
                 return
 

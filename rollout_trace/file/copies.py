@@ -8,20 +8,20 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
 
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
+from rollout_trace.file.addresses import replacing
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.media import MediaFolder, MissingMedia, _mark_of, folder_of, name_of_folder, references, restore
 from rollout_trace.file.notes import STEP_VALUES, metadata_of
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import NoteRecord
-from rollout_trace.file.replacing import replacing
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
@@ -29,12 +29,7 @@ _any = msgspec.json.Decoder()
 
 
 def fold(line: bytes, note: NoteRecord) -> bytes:
-    """The line with the values of a note, without a newline. Steps that are not there are passed over.
-
-    Args:
-        line: of a file, as the reader accepts it.
-        note: of its trajectory.
-    """
+    """The line with the values of a note, without a newline. Steps that are not there are passed over."""
     fields = _members(line)
     if note.reward is not None:
         fields["reward"] = note.reward
@@ -125,7 +120,6 @@ def _as_fragments(value: Any, depth: int = 5) -> Any:
     """The value with bytes that are not decoded as parts that are written as they are.
 
     Args:
-        value: the members of a line.
         depth: how deep such bytes can lie: line, steps, step, metadata, value.
     """
     if isinstance(value, msgspec.Raw):
@@ -137,24 +131,15 @@ def _as_fragments(value: Any, depth: int = 5) -> Any:
     return value
 
 
-class NotedLine(Protocol):
+class NotedLine(NamedTuple):
     """A line of a file, and what was noted of its trajectory."""
 
-    @property
-    def path(self) -> str:
-        """The path of its file."""
-
-    @property
-    def number(self) -> int:
-        """From 1."""
-
-    @property
-    def data(self) -> bytes:
-        """Without its newline and its note."""
-
-    @property
-    def note(self) -> NoteRecord | None:
-        """The note."""
+    path: str
+    number: int
+    """From 1."""
+    data: bytes
+    """Without its newline and its note."""
+    note: NoteRecord | None = None
 
 
 def missing_media(line: NotedLine) -> FormatError | None:
@@ -215,11 +200,10 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def copy_lines(target: Path, mode: int, copy: Callable[[Callable[[NotedLine], None]], object]) -> None:
-    """Writes a file of copied lines, with their media, notes folded in. It appears whole under its name, or not at all.
+    """Writes a file of copied lines, with their media, notes folded in: whole under its name, or not at all. The suffix
+    of ``target`` chooses the compression.
 
     Args:
-        target: the file; its suffix chooses the compression.
-        mode: its permissions.
         copy: called once with the function that writes a line.
 
     Raises:
@@ -271,6 +255,6 @@ def _placed(line: NotedLine, make: Callable[[], bytes]) -> bytes:
     try:
         return at_any_depth(make)
     except MissingMedia as error:
-        raise FormatError(f"{line.path}, line {line.number}, {error}") from error
+        raise error.at(f"{line.path}, line {line.number}") from error
     except FileNotFoundError as error:
         raise FormatError(f"{line.path}, line {line.number}: its media are missing: {error}") from error

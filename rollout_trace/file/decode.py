@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -14,16 +13,15 @@ from rollout_trace.data.lists import PackedTexts, TableSpan, from_plain
 from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_attempt, new_step
 from rollout_trace.data.tokens import Segment, Span, TokenStore, array_of, as_float32, ids_in
 from rollout_trace.data.trajectory import new_trajectory
-from rollout_trace.file.arrays import ArrayTable, BadArray
-from rollout_trace.file.exchanges import BadExchange, read_exchanges
+from rollout_trace.file.arrays import ArrayTable
+from rollout_trace.file.exchanges import read_exchanges
 from rollout_trace.file.extras import alternatives, read_extras
-from rollout_trace.file.line_format import NOT_JSON, BadLine, LineFormat
-from rollout_trace.file.plain import BadBody, body_bytes, from_milliseconds
+from rollout_trace.file.line_format import NOT_JSON, BadLine, LineFormat, body_bytes
+from rollout_trace.file.plain import from_milliseconds
 from rollout_trace.file.records import (
+    FACTS,
     SCHEMA,
     AttemptRecord,
-    BodyRecord,
-    CostRecord,
     Record,
     Rows,
     SegmentRecord,
@@ -35,18 +33,22 @@ from rollout_trace.file.records import (
 )
 
 if TYPE_CHECKING:
-    from rollout_trace.data.exchange import Exchange
     from rollout_trace.data.tokens import FloatArray, IntArray
     from rollout_trace.data.trajectory import Trajectory
 
 
 def decode(line: bytes) -> Trajectory:
-    """The trajectory of a line.
-
-    Raises:
-        BadLine: the line is not JSON, or does not match the format.
-    """
+    """The trajectory of a line. Raises BadLine: the line is not JSON, or does not match the format."""
     return build(parse(line))
+
+
+def is_whole(line: bytes) -> bool:
+    """Tells whether a line holds a trajectory."""
+    try:
+        decode(line)
+    except (BadLine, RecursionError):
+        return False
+    return True
 
 
 class Parsed(NamedTuple):
@@ -63,11 +65,7 @@ class Parsed(NamedTuple):
 
 
 def parse(line: bytes) -> Parsed:
-    """Reads a line.
-
-    Raises:
-        BadLine: the line is not JSON, or its values are not of the format's types.
-    """
+    """Reads a line. Raises BadLine: the line is not JSON, or its values are not of the format's types."""
     quick = _quickly(line)
     if quick is not None:
         record, ids = quick
@@ -97,23 +95,20 @@ def _quickly(line: bytes) -> tuple[TrajectoryRecord, list[IntArray]] | None:
 
 
 def build(parsed: Parsed) -> Trajectory:
-    """The trajectory of a line that was read.
-
-    Raises:
-        BadLine: its values do not fit together.
-    """
+    """The trajectory of a line that was read. Raises BadLine: its values do not fit together."""
     record = parsed.record
-    messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
-    segments, arrays = _Segments(record.segments, parsed.ids), _array_table(record)
+    tables = _Tables(
+        _Table(record.messages, "messages"),
+        _Table(record.tools, "tools"),
+        _Segments(record.segments, parsed.ids),
+        ArrayTable(record.arrays),
+    )
     numbers = zip(parsed.logprobs, parsed.top_logprobs, strict=True)
-    steps = [
-        _step(step, at, messages, tools, segments, arrays, found)
-        for at, (step, found) in enumerate(zip(record.steps, numbers, strict=True))
-    ]
+    steps = [_step(step, at, tables, one) for at, (step, one) in enumerate(zip(record.steps, numbers, strict=True))]
     copied = {name: getattr(record, name) for name in _TRAJECTORY_COPIED}
     copied.update(steps=steps, tool_runs=list(map(tool_run_of, record.tool_runs)))
     if record.exchanges:
-        copied["exchanges"] = _exchanges(record)
+        copied["exchanges"] = read_exchanges(record.exchanges)
     return new_trajectory(copied)
 
 
@@ -226,29 +221,16 @@ class _Segments:
         return self._by_index[index], start
 
 
-def _array_table(record: TrajectoryRecord) -> ArrayTable:
-    try:
-        return ArrayTable(record.arrays)
-    except BadArray as error:
-        raise BadLine("", str(error), error.code) from error
-
-
 _Numbers: TypeAlias = "tuple[FloatArray | None, bytes]"
 """Of one step: its logprobs, and its alternatives as JSON."""
 
 
-def _add_tokens(
-    values: dict[str, Any],
-    record: TokensRecord,
-    at: int,
-    segments: _Segments,
-    arrays: ArrayTable,
-    numbers: _Numbers,
-) -> None:
+def _add_tokens(values: dict[str, Any], record: TokensRecord, at: int, tables: _Tables, numbers: _Numbers) -> None:
     """Adds the fields that a step has of its ``tokens``."""
     logprobs, top = numbers
+    sampled = None if record.end is None else record.end - (record.prompt or 0)
     if logprobs is not None:
-        _check_logprobs(len(logprobs), record, at)
+        _check_length(len(logprobs), sampled, f"$.steps[{at}].tokens.logprobs", "numbers")
         values["logprobs"] = logprobs
     if top:
         try:
@@ -256,13 +238,17 @@ def _add_tokens(
         except ValueError as error:
             raise BadLine(f"$.steps[{at}].tokens.top_logprobs", str(error), "top-logprobs-type") from error
     if record.prompt is not None or record.end is not None:
-        _add_token_ids(values, record, at, segments)
+        _add_token_ids(values, record, at, tables.segments)
     if record.texts is not None:
-        values["token_texts"] = _token_texts(record, at, logprobs)
+        texts = from_plain(record.texts) if isinstance(record.texts, str) else PackedTexts.of(record.texts)
+        if sampled is None and logprobs is not None:
+            sampled = len(logprobs)
+        _check_length(len(texts), sampled, f"$.steps[{at}].tokens.texts", "texts")
+        values["token_texts"] = texts
     if _extras_of(record) != _NO_EXTRAS:
         try:
-            values.update(read_extras(record, arrays))
-        except BadArray as error:
+            values.update(read_extras(record, tables.arrays))
+        except BadLine as error:
             raise BadLine("", f"$.steps[{at}].tokens{error}", error.code) from error
 
 
@@ -273,7 +259,13 @@ _NO_EXTRAS = (None,) * len(_EXTRAS)
 
 def _add_token_ids(values: dict[str, Any], record: TokensRecord, at: int, segments: _Segments) -> None:
     prompt, end = record.prompt, record.end
-    index = _segment(record.segment, at, segments)
+    index = record.segment
+    if index is None or index >= len(segments):
+        raise BadLine(
+            f"$.steps[{at}].tokens.segment",
+            f"expected one of the {len(segments)} segments of the line, got {json.dumps(index)}",
+            "step-segment",
+        )
     start = prompt or 0
     stop = start if end is None else end
     if not start <= stop <= segments.end(index):
@@ -305,59 +297,13 @@ def _logprobs(values: list[float | None] | None, at: int) -> FloatArray | None:
         raise BadLine("", f"$.steps[{at}].tokens.{error}", "logprob-range") from error
 
 
-def _check_logprobs(length: int, record: TokensRecord, at: int) -> None:
-    expected = length if record.end is None else record.end - (record.prompt or 0)
-    if length != expected:
-        problem = f"expected {expected} numbers (end - prompt), got {length}"
-        raise BadLine(f"$.steps[{at}].tokens.logprobs", problem, "logprobs-length")
-
-
-def _token_texts(record: TokensRecord, at: int, logprobs: FloatArray | None) -> PackedTexts:
-    given = record.texts
-    texts = from_plain(given) if isinstance(given, str) else PackedTexts.of(given or ())
-    expected = None if logprobs is None else len(logprobs)
-    if record.end is not None:
-        expected = record.end - (record.prompt or 0)
-    if expected is not None and len(texts) != expected:
-        problem = f"expected {expected} texts (end - prompt), got {len(texts)}"
-        raise BadLine(f"$.steps[{at}].tokens.texts", problem, "texts-length")
-    return texts
-
-
-def _segment(index: int | None, at: int, segments: _Segments) -> int:
-    if index is None or index >= len(segments):
-        raise BadLine(
-            f"$.steps[{at}].tokens.segment",
-            f"expected one of the {len(segments)} segments of the line, got {json.dumps(index)}",
-            "step-segment",
-        )
-    return index
+def _check_length(length: int, expected: int | None, place: str, what: str) -> None:
+    if expected is not None and length != expected:
+        name = place.rpartition(".")[2]
+        raise BadLine(place, f"expected {expected} {what} (end - prompt), got {length}", f"{name}-length")
 
 
 # Records
-
-
-def _body(record: BodyRecord | None, path: str) -> bytes | None:
-    if record is None:
-        return None
-    try:
-        return body_bytes(record)
-    except BadBody as error:
-        raise BadLine(f"{path}.{error.field}", str(error), "body-bytes") from error
-
-
-def _exchanges(record: TrajectoryRecord) -> Callable[[], tuple[Exchange, ...]]:
-    try:
-        return read_exchanges(record.exchanges)
-    except BadExchange as error:
-        raise BadLine("", str(error), error.code) from error
-
-
-def _cost(record: CostRecord | None) -> Cost | None:
-    if record is None or record.amount is None:
-        return None
-    # Any text is accepted: a later version may have more sources.
-    return Cost(amount=record.amount, currency=record.currency, source=cast("CostSource", record.source))
 
 
 def _attempt(record: AttemptRecord) -> Attempt:
@@ -377,32 +323,43 @@ def tool_run_of(record: ToolRunRecord) -> ToolRun:
     return ToolRun(**copied, duration=from_milliseconds(record.duration_ms))
 
 
-def step_without_tables(record: StepRecord) -> Step:
-    """The step of a record that names no messages, tools or tokens."""
-    return _step(record, 0, None, None, None, None, None)  # type: ignore[arg-type]  # Tables that it does not ask.
+def facts_of(value: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a step, by name, that ``fields.facts_record`` wrote. Raises ValueError where they are none."""
+    known = {name: item for name, item in value.items() if name in FACTS}
+    # It names nothing of the tables.
+    step = _step(msgspec.convert({**known, "id": ""}, StepRecord), 0, None, (None, b""))  # type: ignore[arg-type]
+    return {FACTS[name]: getattr(step, FACTS[name]) for name in known}
 
 
-def _step(
-    record: StepRecord,
-    at: int,
-    messages: _Table,
-    tools: _Table,
-    segments: _Segments,
-    arrays: ArrayTable,
-    numbers: _Numbers,
-) -> Step:
+def run_of(value: dict[str, Any], result: Any) -> ToolRun:
+    """The tool run that ``fields.run_record`` wrote, with this result where it was a text. Raises as ``facts_of``."""
+    return tool_run_of(msgspec.convert({"result": result, **value}, ToolRunRecord))
+
+
+class _Tables(NamedTuple):
+    """What the steps of a line refer to."""
+
+    messages: _Table
+    tools: _Table
+    segments: _Segments
+    arrays: ArrayTable
+
+
+def _step(record: StepRecord, at: int, tables: _Tables, numbers: _Numbers) -> Step:
     # One `attrgetter` for all fields takes a third of the time of a `getattr` for each.
     values = dict(zip(_STEP_COPIED, _copied_of(record), strict=True))
     if record.tokens is not None:
-        _add_tokens(values, record.tokens, at, segments, arrays, numbers)
+        _add_tokens(values, record.tokens, at, tables, numbers)
     if record.messages is not None:
-        values["messages"] = messages.pick(record.messages, at)
+        values["messages"] = tables.messages.pick(record.messages, at)
     if record.tools is not None:
-        values["tools"] = tools.pick(record.tools, at)
+        values["tools"] = tables.tools.pick(record.tools, at)
     values["call_id"] = record.id if record.call_id is None else record.call_id
     values["index"] = at if record.index is None else record.index
-    if record.cost is not None:
-        values["cost"] = _cost(record.cost)
+    cost = record.cost
+    if cost is not None and cost.amount is not None:
+        # Any text is accepted: a later version may have more sources.
+        values["cost"] = Cost(amount=cost.amount, currency=cost.currency, source=cast("CostSource", cost.source))
     if record.attempts:
         values["attempts"] = tuple(map(_attempt, record.attempts))
     if record.extra_issues:
@@ -412,9 +369,9 @@ def _step(
     if record.time_to_first_token_ms is not None:
         values["time_to_first_token"] = from_milliseconds(record.time_to_first_token_ms)
     if record.request_bytes is not None:
-        values["request_bytes"] = _body(record.request_bytes, f"$.steps[{at}].request_bytes")
+        values["request_bytes"] = body_bytes(record.request_bytes, f"$.steps[{at}].request_bytes")
     if record.response_bytes is not None:
-        values["response_bytes"] = _body(record.response_bytes, f"$.steps[{at}].response_bytes")
+        values["response_bytes"] = body_bytes(record.response_bytes, f"$.steps[{at}].response_bytes")
     return new_step(values)
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rollout_trace.file.records import Rows
 
 
-def merged(stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def merged(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The ranges in order, with those merged that touch or overlap; empty ones are left out."""
     begin = reached = 0
-    for first, end in sorted(stretches):
+    for first, end in sorted(ranges):
         if first > reached:
             if reached > begin:
                 yield begin, reached
@@ -50,14 +50,14 @@ class _Indices:
         """Indices in ``rows`` whose row does not follow the row before."""
         self.list_starts: list[int] = [0]
         self.row_starts: list[int] = [0]
-        """For each stretch of used items, where it begins: in the list, and in ``rows``."""
+        """For each range of used items, where it begins: in the list, and in ``rows``."""
 
     def add_to(self, found: Rows, first: int, end: int) -> None:
         """Appends the rows of items ``[first, end)`` to ``found``."""
         if first == end:
             return
-        stretch = bisect_right(self.list_starts, first) - 1
-        start = self.row_starts[stretch] + first - self.list_starts[stretch]
+        at = bisect_right(self.list_starts, first) - 1
+        start = self.row_starts[at] + first - self.list_starts[at]
         stop = start + end - first
         edges = [start, stop]
         if self.breaks:
@@ -74,19 +74,6 @@ def _run(first: int, end: int) -> Rows:
 
 class DistinctValues:
     """A table of distinct JSON values."""
-
-    __slots__ = (
-        "_encoded_by_id",
-        "_first_row",
-        "_indices_by_list",
-        "_kept",
-        "_lengths",
-        "_lists",
-        "_longest",
-        "_start_by_list",
-        "_used_runs",
-        "_values",
-    )
 
     def __init__(self, lists: Sequence[ListSpan | Sequence[Any] | None]) -> None:
         """``lists``: all that will be added. Needed beforehand, so that the used part of each is stored in one piece
@@ -123,20 +110,17 @@ class DistinctValues:
             values = ListSpan(list(values), len(values))
         key = id(values.items)
         if type(values) is TableSpan:
-            return self._of_table(values, self._indices_by_list.get(key) or self._table(values))
+            indices, found = self._indices_by_list.get(key) or self._table(values), list[Any]()
+            for first, end in values.runs:
+                indices.add_to(found, first, end)
+            return found
         start = self._start_by_list.get(key)
         if start is None and key not in self._indices_by_list:
             start = self._list(values)
         if start is not None:
             return _run(start, start + values.length)
-        found: Rows = []
+        found = []
         self._indices_by_list[key].add_to(found, 0, values.length)
-        return found
-
-    def _of_table(self, values: TableSpan, indices: _Indices) -> Rows:
-        found: Rows = []
-        for first, end in values.runs:
-            indices.add_to(found, first, end)
         return found
 
     def _table(self, values: TableSpan) -> _Indices:
@@ -176,12 +160,7 @@ class DistinctValues:
         return None
 
     def _found(self, items: list[Any], encoded: list[bytes]) -> _Indices:
-        """The rows of a list, of whose values some have rows already; the others are stored.
-
-        Args:
-            items: of the list.
-            encoded: the JSON of those that are used.
-        """
+        """The rows of a list, of whose values some have rows already; the others are stored."""
         lengths = self._lengths_of(items)
         indices = _Indices(items)
         rows: list[int] = []
@@ -248,7 +227,6 @@ class DistinctTokens:
         """Stores the ids of a step; returns its ``segment``, ``prompt`` and ``end``, without those it lacks.
 
         Args:
-            step: the step.
             prompt: the stored form of its ``prompt_token_ids``.
             completion: the same of its ``completion_token_ids``.
         """

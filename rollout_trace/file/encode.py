@@ -16,12 +16,11 @@ from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.exchanges import encode_exchanges
 from rollout_trace.file.extras import extras_of, json_line
-from rollout_trace.file.fields import Given, step_json, tool_run_json, trajectory_json, warn_not_finite
+from rollout_trace.file.fields import Given, steps_json, tool_run_json, trajectory_json, warn_not_finite
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
 
 if TYPE_CHECKING:
-    from rollout_trace.data.lists import PackedTexts
     from rollout_trace.data.trajectory import Trajectory
 
 _MISROUNDED = float.fromhex("0x1.5c87fa0000000p-84")
@@ -103,7 +102,7 @@ def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
         given.append((index, sent_rows, None if offered is None else tools.add(offered), record))
     _prepare_logprobs(steps, [one[3] for one in given])
     give_way()
-    data = b"[%s]" % b",".join(map(step_json, steps, given))
+    data = steps_json(steps, given)
     return dict(zip(PARTS, (messages.table(), tools.table(), dumps(tokens.table()), data), strict=True)), rows
 
 
@@ -138,11 +137,7 @@ def in_parts(steps: list[Step]) -> list[bytes]:
 
 
 def from_parts(parts: list[bytes]) -> bytes:
-    """The line, without an id, of what ``in_parts`` returned.
-
-    Raises:
-        ValueError: another number of parts.
-    """
+    """The line, without an id, of what ``in_parts`` returned. Raises ValueError: another number of parts."""
     if len(parts) not in (len(PARTS), len(PARTS) + len(ROWS)):
         raise ValueError(f"expected {len(PARTS)} or {len(PARTS) + len(ROWS)} parts, got {len(parts)}")
     members = [b'"%s":%s' % (name.encode(), text) for name, text in zip(PARTS, parts, strict=False)]
@@ -154,42 +149,32 @@ def _tokens(step: Step, tokens: DistinctTokens, stored: tuple[Any, ...]) -> dict
     """The ``tokens`` of a step without its extras. ``stored``: what ``_stored`` returned of it."""
     _, _, prompt, completion, logprobs, top_logprobs, texts = stored
     record = tokens.add(step, prompt, completion)
+    sampled = record["end"] - record.get("prompt", 0) if "end" in record else None
     if logprobs is not None:
-        end = record.get("end")
-        if end is not None and len(logprobs) != end - record.get("prompt", 0):
+        if sampled is not None and len(logprobs) != sampled:
             raise ValueError(
-                f"step {step.id} has {end - record.get('prompt', 0)} completion ids and {len(logprobs)} logprobs: one "
-                "of them is wrong. Give one logprob for each id, or set what cannot be trusted to None."
+                f"step {step.id} has {sampled} completion ids and {len(logprobs)} logprobs: one of them is wrong. Give "
+                "one logprob for each id, or set what cannot be trusted to None."
             )
-        record["logprobs"] = logprobs
+        record["logprobs"], sampled = logprobs, len(logprobs)
     if top_logprobs is not None:
         is_text = isinstance(top_logprobs, JSONText)
         record["top_logprobs"] = orjson.Fragment(json_line(top_logprobs)) if is_text else top_logprobs
     if texts is not None:
-        _check_texts(step, texts, record, logprobs)
+        if sampled is not None and len(texts) != sampled:
+            raise ValueError(
+                f"step {step.id} has {sampled} completion tokens and {len(texts)} token_texts. Give one text for each, "
+                "or set what cannot be trusted to None: dataclasses.replace(step, token_texts=None)."
+            )
         plain = texts.plain()
         record["texts"] = texts.get() if plain is None else plain
     return record
-
-
-def _check_texts(step: Step, texts: PackedTexts, record: dict[str, Any], logprobs: Any) -> None:
-    end = record.get("end")
-    sampled = end - record.get("prompt", 0) if end is not None else None if logprobs is None else len(logprobs)
-    if sampled is not None and len(texts) != sampled:
-        raise ValueError(
-            f"step {step.id} has {sampled} completion tokens and {len(texts)} token_texts. Give one text for each, or "
-            "set what cannot be trusted to None: dataclasses.replace(step, token_texts=None)."
-        )
 
 
 def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) -> None:
     """Warns of logprobs that are not finite, and makes doubles of those that float32 text would not restore.
 
     All logprobs of a line are checked in one array, which is faster than a check for each step.
-
-    Args:
-        steps: of a line.
-        records: their ``tokens``.
     """
     found = [tokens["logprobs"] for tokens in records if "logprobs" in tokens]
     if not found:

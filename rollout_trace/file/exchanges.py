@@ -6,23 +6,23 @@ A request repeats nearly all of an earlier one of its conversation: of it, what 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rollout_trace import credentials, guard
 from rollout_trace.data.exchange import Exchange, Outcome
-from rollout_trace.file.difference import Difference, difference
+from rollout_trace.file.line_format import BadLine, body_bytes
 from rollout_trace.file.plain import (
-    BadBody,
-    body_bytes,
+    Difference,
     body_record,
+    difference,
     dumps,
     from_milliseconds,
     milliseconds,
     time_text,
 )
+from rollout_trace.wire.body import unpack
 
 if TYPE_CHECKING:
     from rollout_trace.file.records import ExchangeRecord
@@ -33,20 +33,6 @@ _REFERENCE = 64
 """Bytes that a reference takes at most; a request that shares less is written whole."""
 _UNPACKED = 64 * 1024 * 1024
 """Most bytes of a compressed response that are searched for keys."""
-
-
-class BadExchange(ValueError):
-    """An exchange of a line does not fit together.
-
-    Args:
-        path: in the record: ``$.exchanges[2].chunk_sizes``.
-        problem: what was expected, and what was found.
-        code: name of the rule that is broken, as that of ``BadLine``.
-    """
-
-    def __init__(self, path: str, problem: str, code: str) -> None:
-        super().__init__(f"{path}: {problem}")
-        self.code = code
 
 
 # Writing
@@ -171,7 +157,13 @@ def without_keys(exchange: Exchange) -> Exchange | None:
         response=response,
         chunk_sizes=sizes,
     )
-    if (had and credentials.has_tokens(_unpacked(exchange))) or _is_spoiled(clean):
+    has_tokens = had and credentials.has_tokens(_unpacked(exchange))
+    # The last look is at the bytes as they are written, as at the rest of the line.
+    if (
+        has_tokens
+        or credentials.spoils(clean.request, _unpacked(clean))
+        or credentials.found_in(dumps(_record(clean, 0, _Bases())))
+    ):
         guard.warn_once(
             "exchange-with-key",
             f"the exchange {clean.name} ({clean.method} {clean.path}) is not written to the file: a key of a client is "
@@ -182,21 +174,12 @@ def without_keys(exchange: Exchange) -> Exchange | None:
     return clean
 
 
-def _is_spoiled(exchange: Exchange) -> bool:
-    written = dumps(_record(exchange, 0, _Bases()))
-    # The last look is at the bytes as they are written, as at the rest of the line.
-    return credentials.spoils(exchange.request, _unpacked(exchange)) or credentials.found_in(written)
-
-
 def _unpacked(exchange: Exchange) -> bytes:
     """The response as far as it can be unpacked; as it is where it is not compressed, or in another way."""
-    coding = next((value.strip().lower() for name, value in exchange.headers if name == "content-encoding"), "")
-    if coding not in ("gzip", "x-gzip", "deflate"):
-        return exchange.response
+    coding = next((value for name, value in exchange.headers if name == "content-encoding"), None)
     try:
-        # Either of the two forms; one that was cut is unpacked as far as it goes.
-        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(exchange.response, _UNPACKED)
-    except zlib.error:
+        return unpack(exchange.response, coding, _UNPACKED)[0] if coding else exchange.response
+    except ValueError:
         return exchange.response
 
 
@@ -215,7 +198,7 @@ def read_exchanges(records: Sequence[ExchangeRecord]) -> Callable[[], tuple[Exch
     """Checks the table; what it returns makes the exchanges, which take more memory than the line.
 
     Raises:
-        BadExchange: the first thing that does not fit.
+        BadLine: the first thing that does not fit.
     """
     read: list[_Read] = []
     for problem in _read(records, read):
@@ -223,26 +206,26 @@ def read_exchanges(records: Sequence[ExchangeRecord]) -> Callable[[], tuple[Exch
     return lambda: _exchanges(read)
 
 
-def exchange_problems(records: Sequence[ExchangeRecord]) -> Iterator[BadExchange]:
+def exchange_problems(records: Sequence[ExchangeRecord]) -> Iterator[BadLine]:
     """Yields what ``read_exchanges`` would raise, for each place."""
     return _read(records, [])
 
 
-def _read(records: Sequence[ExchangeRecord], read: list[_Read]) -> Iterator[BadExchange]:
+def _read(records: Sequence[ExchangeRecord], read: list[_Read]) -> Iterator[BadLine]:
     """Appends what is read of each record; yields what is wrong."""
     lengths: list[int | None] = []
     for at, record in enumerate(records):
         path = f"$.exchanges[{at}]"
         try:
             middle, length = _request(record, lengths, f"{path}.request")
-        except BadExchange as error:
+        except BadLine as error:
             yield error
             middle, length = b"", None
         lengths.append(length)
         try:
-            response = _body(record.response, f"{path}.response")
+            response = body_bytes(record.response, f"{path}.response")
             yield from _chunk_problems(record, len(response), path)
-        except BadExchange as error:
+        except BadLine as error:
             yield error
             response = b""
         base = record.request.base
@@ -251,36 +234,29 @@ def _read(records: Sequence[ExchangeRecord], read: list[_Read]) -> Iterator[BadE
 
 def _request(record: ExchangeRecord, lengths: list[int | None], path: str) -> tuple[bytes, int | None]:
     """The own bytes of a request, and its length; None where that of its base is not known."""
-    middle = _body(record.request, path)
+    middle = body_bytes(record.request, path)
     if record.request.base is None:
         return middle, len(middle)
     base, prefix, suffix = record.request.base
     if not 0 <= base < len(lengths):
-        raise BadExchange(f"{path}.from", f"expected an earlier exchange, got exchange {base}", "exchange-base")
+        raise BadLine(f"{path}.from", f"expected an earlier exchange, got exchange {base}", "exchange-base")
     length = lengths[base]
     if min(prefix, suffix) < 0 or (length is not None and prefix + suffix > length):
         known = "what its request has" if length is None else f"{length} bytes, which the request of it has"
-        raise BadExchange(
+        raise BadLine(
             f"{path}.from", f"expected at most {known} (exchange {base}), got {prefix} and {suffix}", "exchange-base"
         )
     return middle, None if length is None else prefix + len(middle) + suffix
 
 
-def _body(record: Any, path: str) -> bytes:
-    try:
-        return body_bytes(record)
-    except BadBody as error:
-        raise BadExchange(f"{path}.{error.field}", str(error), "body-bytes") from error
-
-
-def _chunk_problems(record: ExchangeRecord, length: int, path: str) -> Iterator[BadExchange]:
+def _chunk_problems(record: ExchangeRecord, length: int, path: str) -> Iterator[BadLine]:
     total, times = sum(record.chunk_sizes), len(record.chunk_times_ms)
     if total != length:
         problem = f"expected sizes that add up to {length}, the bytes of the response, got {total}"
-        yield BadExchange(f"{path}.chunk_sizes", problem, "chunk-sizes")
+        yield BadLine(f"{path}.chunk_sizes", problem, "chunk-sizes")
     if times and times != len(record.chunk_sizes):
         problem = f"expected {len(record.chunk_sizes)} times, as many as chunk_sizes, got {times}"
-        yield BadExchange(f"{path}.chunk_times_ms", problem, "chunk-times")
+        yield BadLine(f"{path}.chunk_times_ms", problem, "chunk-times")
 
 
 def _exchanges(read: Iterable[_Read]) -> tuple[Exchange, ...]:

@@ -10,14 +10,15 @@ import msgspec
 
 from rollout_trace.data.extras import JSONText, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import Step, shared
-from rollout_trace.file.arrays import FLOATS, IDS, ROWS, BadArray, Form, as_form, decoded, fragment
+from rollout_trace.file.arrays import FLOATS, IDS, ROWS, Form, as_form, decoded, fragment
+from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.plain import dumps
 
 if TYPE_CHECKING:
     from rollout_trace.data.extras import PolicySpan
     from rollout_trace.data.rows import AnyArray, RowSpan
     from rollout_trace.file.arrays import ArrayTable, DistinctRows
-    from rollout_trace.file.records import ArrayRecord, MaskRecord, TokensRecord, TopRecord
+    from rollout_trace.file.records import MaskRecord, TokensRecord, TopRecord
 
 _K = ("positions", "k")
 _FORMS = {
@@ -121,7 +122,7 @@ def read_extras(record: TokensRecord, arrays: ArrayTable) -> dict[str, Any]:
     """The extras of a step as its fields, without those that the record lacks.
 
     Raises:
-        BadArray: one is not as the format has it; the message begins with its path within ``tokens``.
+        BadLine: one is not as the format has it; the message begins with its path within ``tokens``.
     """
     found: dict[str, Any] = {}
     for name in ("routed_experts", "prompt_logprobs"):
@@ -136,9 +137,9 @@ def read_extras(record: TokensRecord, arrays: ArrayTable) -> dict[str, Any]:
         )
         found["prompt_top_tokens"] = TopTokenRows(ids, logprobs)
     if record.top_tokens is not None:
-        found["top_tokens"] = _top_tokens(record.top_tokens)
+        found["top_tokens"] = TopTokens(**_arrays(record.top_tokens, "top_tokens"))
     if record.sampling_mask is not None:
-        found["sampling_mask"] = _mask(record.sampling_mask)
+        found["sampling_mask"] = SamplingMask(**_arrays(record.sampling_mask, "sampling_mask"))
     if record.policy_spans is not None:
         found["policy_spans"] = tuple(record.policy_spans)
     prompt = record.prompt
@@ -146,30 +147,25 @@ def read_extras(record: TokensRecord, arrays: ArrayTable) -> dict[str, Any]:
     for name, value in found.items():
         problem = _CHECKS[name](_counted(name, value), prompt, completion)
         if problem is not None:
-            raise BadArray(f".{name}: {problem}", name.replace("_", "-"))
+            raise BadLine("", f".{name}: {problem}", name.replace("_", "-"))
     return found
 
 
 def _at(place: str, read: Any, *arguments: Any) -> Any:
     try:
         return read(*arguments)
-    except BadArray as error:
-        raise BadArray(f".{place}: {error}", error.code) from error
+    except BadLine as error:
+        raise BadLine("", f".{place}: {error}", error.code) from error
 
 
-def _array(field: str, name: str, record: ArrayRecord) -> AnyArray:
-    array: AnyArray = _at(f"{field}.{name}", decoded, record, _FORMS[f"{field}.{name}"])
-    return array
-
-
-def _top_tokens(record: TopRecord) -> TopTokens:
-    return TopTokens(_array("top_tokens", "ids", record.ids), _array("top_tokens", "logprobs", record.logprobs))
-
-
-def _mask(record: MaskRecord) -> SamplingMask:
-    logprobs = None if record.logprobs is None else _array("sampling_mask", "logprobs", record.logprobs)
-    ids, counts = _array("sampling_mask", "ids", record.ids), _array("sampling_mask", "counts", record.counts)
-    return SamplingMask(ids, counts, logprobs)
+def _arrays(record: TopRecord | MaskRecord, field: str) -> dict[str, AnyArray]:
+    """The arrays of a group by name, without those that it lacks."""
+    records = ((name, getattr(record, name)) for name in record.__struct_fields__)
+    return {
+        name: _at(f"{field}.{name}", decoded, one, _FORMS[f"{field}.{name}"])
+        for name, one in records
+        if one is not None
+    }
 
 
 def _counted(name: str, value: Any) -> Any:
@@ -270,11 +266,7 @@ _SPACES = bytes.maketrans(b"\n\r", b"  ")
 
 
 def alternatives(data: bytes) -> JSONText | None:
-    """``top_logprobs`` of a line, not decoded; None for null.
-
-    Raises:
-        ValueError: it is no list, or not UTF-8.
-    """
+    """``top_logprobs`` of a line, not decoded; None for null. Raises ValueError: it is no list, or not UTF-8."""
     if data in (b"", b"null"):
         return None
     if not data.startswith(b"["):

@@ -6,11 +6,12 @@ form than it has, is converted in its place: no value prevents the rest from bei
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
-from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import orjson
@@ -19,11 +20,11 @@ from msgspec import Raw, Struct, field
 from rollout_trace import guard
 from rollout_trace.data import model
 from rollout_trace.data.extras import ExtraIssue
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.plain import OPTIONS, body_record, dumps, milliseconds, time_text
-from rollout_trace.file.records import SCHEMA
+from rollout_trace.file.records import FACTS, SCHEMA
 
 if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.records import Rows
 
 Given: TypeAlias = "tuple[int | None, Rows | None, Rows | None, dict[str, Any]]"
@@ -52,10 +53,6 @@ def _text(value: Any) -> str:
 
 def _code(value: Any) -> str | int:
     return value if isinstance(value, (str, int)) and not isinstance(value, bool) else str(value)
-
-
-def _whole(value: Any) -> int:
-    return int(value)
 
 
 def _choice(value: Any) -> int | None:
@@ -138,58 +135,97 @@ def _body(value: bytes, level: int) -> Raw:
     return _raw(body_record(value), level)
 
 
+_FORMS: dict[str, Any] = {}
+"""By the type of a field, as its class has it, without None."""
+
+
 class _Part(Struct, omit_defaults=True, gc=False):
     """A part of a line. What is None, or has its usual value, is left out."""
+
+
+class _Form(NamedTuple):
+    """The form of a field in a line."""
+
+    of: Any
+    """The type of values that msgspec writes as they are."""
+    convert: Any
+    """What converts others: with ``of`` Any, all but None. Or the writer of the parts inside; None: it is given."""
+    usual: Any = None
+    name: str = "{}"
+    """In the line."""
 
 
 class _Writer:
     """Makes the parts of one kind.
 
     Args:
-        part: its fields are annotated with their conversion, which every value needs where the type is ``Any``.
         kind: what a part is made of.
+        names: of its fields, in their order in a line; None: all of the class, in its order.
+        forms: of the fields whose type does not say it.
     """
 
-    def __init__(self, part: type[_Part], kind: type) -> None:
-        self._part, self._kind = part, kind
-        fields = [(one.name, *get_args(one.type)) for one in msgspec.structs.fields(part)]
-        self._typed = [(name, convert) for name, of, convert in fields if of is not Any]
-        self._others = [(name, convert) for name, of, convert in fields if of is Any and convert is not None]
-        # All values at once: most are None, and looking at one by its name takes as long as at ten so.
-        self._values_of = attrgetter(*(name for name, _ in self._others)) if len(self._others) > 1 else None
+    def __init__(self, kind: type, names: str | None = None, **forms: _Form) -> None:
+        self._kind = kind
+        types = {one.name: str(one.type).removesuffix(" | None") for one in dataclasses.fields(kind)}
+        found = {name: forms.get(name) or _FORMS[types[name]] for name in (names.split() if names else types)}
+        self._inner = [(name, form.convert) for name, form in found.items() if isinstance(form.convert, _Writer)]
+        self._others = [(name, form.convert) for name, form in found.items() if form.of is Any and form.convert]
+        done = dict([*self._inner, *self._others])
+        self._typed = [(name, form.convert) for name, form in found.items() if form.convert and name not in done]
+        fields = [(name, one.of, field(default=one.usual, name=one.name.format(name))) for name, one in found.items()]
+        part: Any = msgspec.defstruct(kind.__name__, fields, bases=(_Part,), omit_defaults=True, gc=False)
         # msgspec looks at a type when it first reads it, and 0.22 takes the process down where two threads are first:
         # here it looks while the module is imported.
         msgspec.json.Decoder(part)
+        self._part = part
+        self._finish = self._compiled()
+        _FORMS[kind.__name__] = _Form(part | None, self)
+        _FORMS[f"tuple[{kind.__name__}, ...]"] = _Form(tuple[part, ...], self, ())
+
+    def _compiled(self) -> Callable[[Any, Any, int], None]:
+        """Compiles what puts the form of the line in the place of each value of a part, as ``dataclasses`` would do it.
+
+        A loop over the fields, of which most are None, takes as long as all else that is done for a step.
+        """
+        names: dict[str, Any] = {"Raw": Raw, "kind": self._kind, "refuse": self._refuse}
+        lines = ["def finish(part, item, level):", " if not isinstance(item, kind): refuse(item)"]
+        for name, convert in self._others:
+            names[f"to_{name}"] = convert
+            lines.append(f" if part.{name} is not None: part.{name} = to_{name}(part.{name}, level)")
+        for name, writer in self._inner:
+            names[f"to_{name}"] = writer._finish
+            if getattr(self._part(), name) is None:
+                lines.append(f" if part.{name} is not None and type(part.{name}) is not Raw:")
+                lines.append(f"  to_{name}(part.{name}, item.{name}, level + 1)")
+            else:
+                lines.append(f" if part.{name} and type(part.{name}) is tuple:")
+                lines.append(f"  for one, each in zip(part.{name}, item.{name}): to_{name}(one, each, level + 2)")
+        exec("\n".join(lines), names)
+        finish: Callable[[Any, Any, int], None] = names["finish"]
+        return finish
+
+    def _refuse(self, item: Any) -> None:
+        name = self._kind.__name__
+        raise TypeError(f"expected {name}, got {item!r}. Make one with rollout_trace.{name}(...).")
 
     def __call__(self, item: Any, level: int) -> Any:
         """Makes the part of an item whose fields have a level.
 
         Raises:
-            TypeError: the item is of another kind.
+            TypeError: the item, or what it holds in the place of a record, is of another kind.
         """
-        if type(item) is not self._kind and not isinstance(item, self._kind):
-            name = self._kind.__name__
-            raise TypeError(f"expected {name}, got {item!r}. Make one with rollout_trace.{name}(...).")
         try:
+            # With all parts inside it at once.
             part = msgspec.convert(item, self._part, from_attributes=True)
         except _UNUSUAL:
-            part = self._converted(item)
-        others = self._others
-        values = self._values_of(part) if self._values_of is not None else [getattr(part, name) for name, _ in others]
-        for (name, convert), value in zip(others, values, strict=True):
-            if value is not None:
-                setattr(part, name, convert(value, level))
+            part = self._converted(item, level)
+        self._finish(part, item, level)
         return part
 
-    def one(self, item: Any, level: int) -> Any:
-        """Makes the part of an item that is a field of that level."""
-        return self(item, level + 1)
-
-    def each(self, items: Any, level: int) -> list[_Part] | None:
-        """Makes the parts of the items in a field of that level; None without any."""
-        return [self(item, level + 2) for item in items] if items else None
-
-    def _converted(self, item: Any) -> _Part:
+    def _converted(self, item: Any, level: int) -> Any:
+        """Makes a part field by field; the parts inside it are finished."""
+        if not isinstance(item, self._kind):
+            self._refuse(item)
         part = self._part()
         for name, _ in self._others:
             setattr(part, name, getattr(item, name))
@@ -198,204 +234,110 @@ class _Writer:
             value = None if value is None else convert(value)
             if value is not None:
                 setattr(part, name, Raw(dumps(value)))
+        for name, writer in self._inner:
+            value = getattr(item, name)
+            if getattr(part, name) is not None:
+                if value:
+                    setattr(part, name, [writer(one, level + 2) for one in value])
+            elif value is not None:
+                setattr(part, name, Raw(_encode(writer(value, level + 1))))
         return part
 
 
-_Text: TypeAlias = Annotated[str | None, _text]
-_Code: TypeAlias = Annotated[str | int | None, _code]
-_Whole: TypeAlias = Annotated[int | None, _whole]
-_Time: TypeAlias = Annotated[Any, _time]
-_Milliseconds: TypeAlias = Annotated[Any, _milliseconds]
-_Mapping: TypeAlias = Annotated[Any, _mapping]
-_Given: TypeAlias = Annotated[Any, None]
-"""Set by who writes the part."""
-
-
-class _Usage(_Part):
-    input: _Whole = None
-    output: _Whole = None
-    cache_read: _Whole = None
-    cache_write: _Whole = None
-    reasoning: _Whole = None
-    extra: _Mapping = None
-
-
-class _Cost(_Part):
-    amount: Annotated[Any, _number] = None
-    currency: _Text = None
-    source: _Text = None
-
-
-class _Issue(_Part):
-    code: _Text = None
-    message: _Text = None
-
-
-class _ExtraIssue(_Part):
-    field: _Text = None
-    code: _Text = None
-    message: _Text = None
-
-
-class _Error(_Part):
-    type: _Text = None
-    message: _Text = None
-    code: _Code = None
-    status: _Whole = None
-
-
-_usage = _Writer(_Usage, model.Usage)
-_cost = _Writer(_Cost, model.Cost)
-_issue = _Writer(_Issue, model.TokenIssue)
-_extra_issue = _Writer(_ExtraIssue, ExtraIssue)
-_error = _Writer(_Error, model.ErrorInfo)
-
-
-class _Attempt(_Part):
-    started_at: _Time = None
-    duration: _Milliseconds = field(default=None, name="duration_ms")
-    status: _Whole = None
-    error: Annotated[Any, _error.one] = None
-    request_id: _Text = None
-    content_type: _Text = None
-
-
-class _ToolCall(_Part):
-    id: _Text = None
-    name: _Text = None
-    arguments: _Text = None
-    type: _Text = None
-    extra: _Mapping = None
-
-
-_attempt = _Writer(_Attempt, model.Attempt)
-_tool_call = _Writer(_ToolCall, model.ToolCall)
-
-
-class _Completion(_Part):
-    role: _Text = None
-    content: Annotated[Any, _content] = None
-    reasoning: _Text = None
-    tool_calls: Annotated[Any, _tool_call.each] = None
-    refusal: _Text = None
-    extra: _Mapping = None
-
-
-_completion = _Writer(_Completion, model.Completion)
-
-
-class _Step(_Part):
-    id: _Text = None
-    call_id: _Text = None
-    choice: Annotated[int, _choice] = 0
-    agent: _Text = None
-    protocol: _Text = None
-    engine: _Text = None
-    model: _Text = None
-    response_model: _Text = None
-    response_id: _Text = None
-    index: _Given = None
+_TEXT, _WHOLE = _Form(str | None, _text), _Form(int | None, int)
+_TIME, _NUMBER, _MAPPING, _RAW = _Form(Any, _time), _Form(Any, _number), _Form(Any, _mapping), _Form(Any, _raw)
+_MILLISECONDS = _Form(Any, _milliseconds, name="{}_ms")
+_FORMS.update(
+    {
+        **dict.fromkeys(("str", "StepStatus", "TokenSource", "LogprobsMode", "CostSource"), _TEXT),
+        **dict.fromkeys(("Mapping[str, Any]", "dict[str, Any]"), _MAPPING),
+        **dict.fromkeys(("Any", "object"), _RAW),
+        "int": _WHOLE,
+        "str | int": _Form(str | int | None, _code),
+        "str | Sequence[Any]": _Form(Any, _content),
+        "datetime": _TIME,
+        "dict[str, float]": _Form(Any, _numbers),
+        "float | Sequence[float]": _Form(Any, _advantage),
+        "bytes": _Form(Any, _body),
+        "bool": _Form(bool, _untrainable, True),
+    }
+)
+for _kind in (model.Usage, model.TokenIssue, ExtraIssue, model.ErrorInfo, model.ToolCall, model.Completion, model.Task):
+    _Writer(_kind)
+_Writer(model.Cost, amount=_NUMBER)
+_Writer(model.Attempt, duration=_MILLISECONDS)
+_tool_run = _Writer(model.ToolRun, duration=_MILLISECONDS)
+_step = _Writer(
+    model.Step,
+    "id call_id choice agent protocol engine model response_model response_id index _stored_messages _stored_tools "
+    "_stored_logprobs sampling completion token_source logprobs_mode token_issue finish_reason stop_reason usage cost "
+    "started_at latency time_to_first_token attempts status error reward advantage trainable policy_version metadata "
+    "request_bytes response_bytes extra extra_issues",
+    choice=_Form(int, _choice, 0),
+    index=_Form(Any, None),
     # The stored forms are read, which makes no lists, and replaced by what the line has.
-    _stored_messages: _Given = field(default=None, name="messages")
-    _stored_tools: _Given = field(default=None, name="tools")
-    _stored_logprobs: _Given = field(default=None, name="tokens")
-    sampling: _Mapping = None
-    completion: Annotated[Any, _completion.one] = None
-    token_source: _Text = None
-    logprobs_mode: _Text = None
-    token_issue: Annotated[Any, _issue.one] = None
-    finish_reason: _Text = None
-    stop_reason: _Code = None
-    usage: Annotated[Any, _usage.one] = None
-    cost: Annotated[Any, _cost.one] = None
-    started_at: _Time = None
-    latency: _Milliseconds = field(default=None, name="latency_ms")
-    time_to_first_token: _Milliseconds = field(default=None, name="time_to_first_token_ms")
-    attempts: Annotated[Any, _attempt.each] = None
-    status: _Text = None
-    error: Annotated[Any, _error.one] = None
-    reward: Annotated[Any, _number] = None
-    advantage: Annotated[Any, _advantage] = None
-    trainable: Annotated[bool, _untrainable] = True
-    policy_version: _Code = None
-    metadata: _Mapping = None
-    request_bytes: Annotated[Any, _body] = None
-    response_bytes: Annotated[Any, _body] = None
-    extra: _Mapping = None
-    extra_issues: Annotated[Any, _extra_issue.each] = None
-
-
-class _Task(_Part):
-    id: _Text = None
-    data: Annotated[Any, _raw] = None
-
-
-class _ToolRun(_Part):
-    tool_call_id: _Text = None
-    name: _Text = None
-    arguments: Annotated[Any, _raw] = None
-    result: Annotated[Any, _raw] = None
-    error: Annotated[Any, _error.one] = None
-    started_at: _Time = None
-    duration: _Milliseconds = field(default=None, name="duration_ms")
-    step_id: _Text = None
-
-
-_task = _Writer(_Task, model.Task)
-
-
-class _Trajectory(_Part):
-    id: _Text = None
-    name: _Text = None
-    episode_id: _Text = None
-    parent_id: _Text = None
-    parent_step_id: _Text = None
-    group_id: _Text = None
-    rollout_index: _Whole = None
-    task: Annotated[Any, _task.one] = None
-    status: _Text = None
-    stop_reason: _Text = None
-    error: Annotated[Any, _error.one] = None
-    reward: Annotated[Any, _number] = None
-    rewards: Annotated[Any, _numbers] = None
-    metrics: Annotated[Any, _numbers] = None
-    started_at: _Time = None
-    ended_at: _Time = None
-    environment: _Mapping = None
-    metadata: _Mapping = None
-
-
-_step = _Writer(_Step, model.Step)
-_tool_run = _Writer(_ToolRun, model.ToolRun)
-_trajectory = _Writer(_Trajectory, object)
+    _stored_messages=_Form(Any, None, name="messages"),
+    _stored_tools=_Form(Any, None, name="tools"),
+    _stored_logprobs=_Form(Any, None, name="tokens"),
+    latency=_MILLISECONDS,
+    time_to_first_token=_MILLISECONDS,
+    reward=_NUMBER,
+)
+_trajectory = _Writer(
+    Trajectory,
+    "id name episode_id parent_id parent_step_id group_id rollout_index task status stop_reason error reward rewards "
+    "metrics started_at ended_at environment metadata",
+    reward=_NUMBER,
+)
 _encoder = msgspec.json.Encoder()
 
 
-def step_json(step: model.Step, given: Given = (None, None, None, {})) -> bytes:
-    """The JSON of a step. ``given``: what the tables of its line have of it.
+def steps_json(steps: Iterable[model.Step], given: Iterable[Given]) -> bytes:
+    """The JSON of a line's steps. ``given``: what the tables of the line have of each.
 
     Raises:
-        TypeError: it is none, or holds something else in the place of a record.
+        TypeError: one is none, or holds something else in the place of a record.
     """
+    return _encode(list(map(_step_part, steps, given)))
+
+
+def step_json(step: model.Step, given: Given = (None, None, None, {})) -> bytes:
+    """The JSON of a step. Raises as ``steps_json``."""
+    return _encode(_step_part(step, given))
+
+
+def _step_part(step: model.Step, given: Given) -> Any:
     part = _step(step, _LEVEL)
     index, part._stored_messages, part._stored_tools, tokens = given
     part.index = index if index is None or type(index) is int else _raw(index, _LEVEL)
     part._stored_logprobs = Raw(dumps(tokens)) if tokens else None
-    return _encode(part)
+    return part
+
+
+def facts_record(step: model.Step) -> dict[str, Any]:
+    """What a step has beside messages, answer and tokens, as a line has it: for formats with a free place for it."""
+    record = json.loads(step_json(step))
+    return {name: record[name] for name in FACTS if name in record}
 
 
 def tool_run_json(run: model.ToolRun) -> bytes:
-    """The JSON of a tool run. Raises as ``step_json``."""
+    """The JSON of a tool run. Raises as ``steps_json``."""
     return _encode(_tool_run(run, _LEVEL))
 
 
+def run_record(run: model.ToolRun) -> dict[str, Any]:
+    """A tool run as a line has it; without its result where that is a text, which formats have themselves."""
+    record = json.loads(tool_run_json(run))
+    return {name: value for name, value in record.items() if name != "result" or not isinstance(value, str)}
+
+
 def trajectory_json(trajectory: Trajectory) -> bytes:
-    """The JSON of a trajectory without its steps and tool runs. Raises as ``step_json``."""
+    """The JSON of a trajectory without its steps and tool runs. Raises as ``steps_json``."""
     fields = _encode(_trajectory(trajectory, 1))[1:]
     return b'{"schema":"%s"%s%s' % (SCHEMA.encode(), b"" if fields == b"}" else b",", fields)
 
 
-def _encode(part: _Part) -> bytes:
+def _encode(part: Any) -> bytes:
     try:
         return _encoder.encode(part)
     except (TypeError, ValueError, OverflowError):
@@ -404,8 +346,8 @@ def _encode(part: _Part) -> bytes:
 
 
 def _escaped(value: Any) -> Any:
-    if isinstance(value, list):
-        return list(map(_escaped, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_escaped, value))
     if isinstance(value, _Part):
         for name in value.__struct_fields__:
             setattr(value, name, _escaped(getattr(value, name)))

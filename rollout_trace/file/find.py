@@ -7,21 +7,30 @@ import os
 import re
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, TypeVar, cast
 
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import is_address
+from rollout_trace.file.addresses import is_address, open_binary
 from rollout_trace.file.compression import is_compressed
-from rollout_trace.file.decode import decode
+from rollout_trace.file.decode import decode, is_whole
 from rollout_trace.file.line_format import BadLine, LineFormat, at_any_depth
-from rollout_trace.file.lines import Damaged, Place, SplitLine, lines
+from rollout_trace.file.lines import (
+    FAR,
+    Damaged,
+    LineStore,
+    NumberedLines,
+    Place,
+    SplitLine,
+    begin_of_last,
+    id_of,
+    line_at,
+    lines,
+    newlines_before,
+)
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.records import SCHEMA, Record
-from rollout_trace.file.tail import newlines_before
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -52,7 +61,6 @@ def heads(
     """The lines of the trajectories of a file with their heads. The rest of a line is not checked.
 
     Args:
-        path: of the file.
         damaged: called with the error of each line that is no trajectory.
         form: the fields of a head.
         start: where to begin; None: at the begin.
@@ -63,9 +71,9 @@ def heads(
         except BadLine as error:
             damaged(error.at(place_of(path, number)))
             if isinstance(line, SplitLine):
-                # The bytes before the seam may be damaged without their newline.
+                # The bytes before its last member may be damaged without their newline.
                 try:
-                    yield _decode(bytes(line[line.seam :]), form)
+                    yield _decode(line.last_member(), form)
                 except BadLine:
                     continue
 
@@ -148,7 +156,6 @@ def at_position(
     """The trajectory at a position among those of all files: 1 is the first, -1 the last. None: there are fewer.
 
     Args:
-        paths: of the files, in their order.
         position: not 0.
         damaged: called with the error of each line that is no trajectory; it has no position.
     """
@@ -328,14 +335,15 @@ def _backwards(path: str, damaged: Callable[[FormatError], object]) -> Iterator[
             if (found := found_in(path, hit, damaged)) is not None:
                 yield found
         return
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        end = len(data)
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
         while end > 0:
-            start = data.rfind(b"\n", 0, end) + 1
-            line = stripped(data[start:end])
+            start = begin_of_last(file, 1, end)
+            file.seek(start)
+            line = stripped(file.read(end - start))
             if line and (found := found_in(path, (start, None, line), damaged)) is not None:
                 yield found
-            end = start - 1
+            end = start
 
 
 def _line_number(path: str, offset: int) -> int:
@@ -344,80 +352,80 @@ def _line_number(path: str, offset: int) -> int:
 
 
 class IndexedLine(NamedTuple):
-    """A line with a trajectory."""
+    """A line with a trajectory, which is read when it is asked for."""
 
     path: str
-    number: int
-    """From 1."""
-    file: BinaryIO
-    offset: int
-    """In ``file``, in bytes."""
+    at: Place
     length: int
+    """In bytes."""
+    store: LineStore
     head: FoundHead
 
     @property
     def place(self) -> str:
         """File and line, for a message."""
-        return place_of(self.path, self.number)
+        return place_of(self.path, self.at.number)
 
     def load(self) -> Trajectory:
-        """The trajectory, with its notes.
-
-        Raises:
-            FormatError: the line does not match the format.
-        """
-        self.file.seek(self.offset)
-        found = found_in(self.path, (None, self.number, stripped(self.file.read(self.length))))
+        """The trajectory, with its notes. Raises FormatError: the line does not match the format."""
+        try:
+            line = line_at(self.path, self.at, self.length, self.store.opened)
+        except EOFError as error:
+            raise FormatError(f"{error}.") from error
+        found = found_in(self.path, (None, self.at.number, line))
         if found is None:
             raise FormatError(f"{self.place}: the line has changed while it was read.")
         return found.load()
 
 
 class LineIndex:
-    """The lines of files, in their order. Compressed files, and those at addresses, are unpacked to temporary ones.
-
-    Args:
-        paths: of the files.
-    """
+    """The lines of files, in their order. What takes long to read once more is kept unpacked in a temporary file."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.problems: list[FormatError] = []
         """An error for each line that is no trajectory."""
         self.lines: list[IndexedLine] = []
-        self._files = ExitStack()
-        with ExitStack() as stack:
-            stack.push(self._files)
-            for path in paths:
-                self._add(path)
-            stack.pop_all()
+        self._store = LineStore(cast("Callable[[], BinaryIO]", tempfile.TemporaryFile))
+        for path in paths:
+            self._add(path)
 
     def __enter__(self) -> LineIndex:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.close()
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
 
     def _add(self, path: str) -> None:
-        if is_plain(path):
-            file = self._files.enter_context(open(path, "rb"))  # noqa: SIM115 - closed with the others
-            offset = 0
-            for number, raw in enumerate(file, 1):
-                self._keep(path, number, file, offset, raw)
-                offset += len(raw)
-            return
-        unpacked = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        for number, line in lines(path):
-            if isinstance(line, bytes):
-                offset = unpacked.tell()
-                unpacked.write(line)
-                self._keep(path, number, unpacked, offset, line)
-            else:
-                self.problems.append(FormatError(f"{place_of(path, number)}: {line}"))
+        with open_binary(path) as file:
+            numbered = NumberedLines(file, path)
+            for number, line in numbered:
+                if isinstance(line, Damaged):
+                    self.problems.append(FormatError(f"{place_of(path, number)}: {line}"))
+                    continue
+                found = found_in(path, (None, number, line), self.problems.append)
+                if found is not None:
+                    at = numbered.place
+                    if is_address(path) or (numbered.is_packed and at.begin > FAR):
+                        at = self._store.keep(line, number)
+                    self.lines.append(IndexedLine(path, at, len(line), self._store, found.head))
 
-    def _keep(self, path: str, number: int, file: BinaryIO, offset: int, line: bytes) -> None:
-        bare = stripped(line)
-        found = found_in(path, (None, number, bare), self.problems.append) if bare else None
-        if found is not None:
-            self.lines.append(IndexedLine(path, number, file, offset, len(line), found.head))
+
+def ids_in(path: str | os.PathLike[str], wanted: Collection[str]) -> set[str]:
+    """Selects the trajectories that have a whole line in a file; none where there is no file.
+
+    Only their lines are decoded: of the others, the first bytes are looked at.
+
+    Raises:
+        OSError: the file cannot be read.
+        ImportError: it is compressed with zstd and the package zstandard is not installed.
+    """
+    found: set[str] = set()
+    for _, line in lines(os.fspath(path)) if os.path.exists(path) else ():
+        if isinstance(line, Damaged):
+            continue
+        # A line of several members may be the rest of a killed writer's, and then a whole one.
+        for part in (line, line.last_member()) if isinstance(line, SplitLine) else (line,):
+            name = id_of(part)
+            if name is not None and name in wanted and name not in found and is_whole(part):
+                found.add(name)
+    return found

@@ -1,26 +1,172 @@
-"""The files of a recording's journal: appended to without locks, rotated, and deleted when nothing needs them.
+"""The journal of a recording: its records as bytes, and the files that they are appended to. docs/journal.md describes
+the format.
 
-The garbage collector may append: it ends calls, in the middle of anything, in any thread. A lock that this thread
-holds already would stop it for ever, so there is none: each record is one write to a descriptor that appends, and what
-is kept in memory is changed by single operations on sets and dicts, in an order that is right however threads take
-turns.
+A record is a frame (magic number, kind, lengths, its checksum), a head (JSON), blobs (raw bytes), with a checksum over
+all of it. A damaged place costs the records that it touches: readers go on at the next whole one.
+
+Files are appended to without locks, rotated, and deleted when nothing needs them. The garbage collector may append: it
+ends calls, in the middle of anything, in any thread. A lock that this thread holds already would stop it for ever, so
+there is none: each record is one write to a descriptor that appends, and what is kept in memory is changed by single
+operations on sets and dicts, in an order that is right however threads take turns.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import struct
 import time
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import orjson
 
 from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
 from rollout_trace._version import __version__
-from rollout_trace.file import journal_lock
-from rollout_trace.file.journal_format import FILE, VERSION, pack
+from rollout_trace.file import locking
 from rollout_trace.file.plain import dumps
+
+VERSION = 1
+"""Of the format. A reader reads every version up to its own; within one, unknown kinds and fields are skipped."""
+MAGIC = b"\xf1RTJ"
+"""Begins each record. Its first byte cannot follow in UTF-8 as it does here, so it is in no text."""
+
+FILE, HEAD, CALL, PART, STEPS, TOOL_RUN, WRITTEN, AMEND, FINAL = range(1, 10)
+"""Kinds of records: the file's own; fields of a trajectory; a call that ended; the beginning of one in flight; steps
+without bytes; a tool run; the trajectory is in the output; what became known of a call after its end; what the final
+steps have beside all that."""
+
+_FRAME = struct.Struct("<4sBxHIII")  # magic, kind, number of blobs, bytes of head, bytes of blobs, checksum
+_CHECK = struct.Struct("<I")
+_LENGTHS = [struct.Struct(f"<{count}I") for count in range(16)]
+_SIZE = _FRAME.size + _CHECK.size
+_LARGEST = 0xFFFFFFFF
+_SMALL = 8192
+"""Bytes of the blobs below which a record is copied into one buffer."""
+
+
+class Damage(NamedTuple):
+    """Bytes of a journal that are no whole record."""
+
+    offset: int
+    length: int
+    problem: str
+
+
+class Record(NamedTuple):
+    """A whole record."""
+
+    offset: int
+    kind: int
+    head: dict[str, Any]
+    blobs: list[memoryview]
+    """Views of the journal's bytes."""
+
+
+def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
+    """The buffers of a record, to be written one after the other at once.
+
+    Args:
+        blobs: raw bytes, at most 15; their lengths go into the record.
+
+    Raises:
+        ValueError: more than 4 GB.
+    """
+    sizes = [len(blob) for blob in blobs]
+    lengths = _LENGTHS[len(sizes)].pack(*sizes)
+    size = sum(sizes) + len(lengths)
+    if size > _LARGEST or len(head) > _LARGEST:
+        raise ValueError(f"a record of {size} bytes is more than a journal takes (4 GB)")
+    # To copy little takes less time than to sum up and write each part.
+    body = [b"".join((head, lengths, *blobs))] if size < _SMALL else [head + lengths, *blobs]
+    total = 0
+    for part in body:
+        total = crc32(part, total)
+    frame = _FRAME.pack(MAGIC, kind, len(sizes), len(head), size, total)
+    return [frame + _CHECK.pack(crc32(frame)), *body]
+
+
+def records(data: Any) -> Iterator[Record | Damage]:
+    """The whole records of a journal, and the places between them that are none.
+
+    Args:
+        data: its bytes: ``bytes`` or an ``mmap``. The blobs are views of it.
+    """
+    view = memoryview(data)
+    at = bad = 0
+    problem = ""
+    while at < len(view):
+        found = _record(view, at)
+        if isinstance(found, str):
+            problem = problem or found
+            at = data.find(MAGIC, at + 1)
+            at = len(view) if at < 0 else at
+            continue
+        if problem:
+            yield Damage(bad, at - bad, problem)
+        record, at = found
+        yield record
+        bad, problem = at, ""
+    if problem:
+        yield Damage(bad, len(view) - bad, problem)
+
+
+def _record(view: memoryview, at: int) -> tuple[Record, int] | str:
+    """The record that begins at an offset, and the offset of its end; or why there is none."""
+    left = len(view) - at
+    if bytes(view[at : at + 4]) != MAGIC[: min(4, left)]:
+        return "expected the beginning of a record, got other bytes"
+    if left < _SIZE:
+        return "the journal ends inside a record (its process was killed while it wrote?)"
+    frame = view[at : at + _FRAME.size]
+    # Checked on its own: lengths out of damaged bytes would have the reader sum up the whole file, once at each place.
+    if _CHECK.unpack_from(view, at + _FRAME.size)[0] != crc32(frame):
+        return "the checksum of a record's frame is wrong"
+    _, kind, count, head_size, size, total = _FRAME.unpack(frame)
+    start = at + _SIZE
+    end = start + head_size + size
+    if end > len(view):
+        return "the journal ends inside a record (its process was killed while it wrote?)"
+    if crc32(view[start:end]) != total:
+        return "the checksum of a record is wrong"
+    return _contents(view, at, kind, count, start, head_size, end)
+
+
+def _json(data: memoryview) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # It refuses lone surrogates, which models, tools and errors do have.
+        return json.loads(bytes(data))
+
+
+def _contents(
+    view: memoryview, at: int, kind: int, count: int, start: int, head_size: int, end: int
+) -> tuple[Record, int] | str:
+    place = start + head_size
+    try:
+        head = _json(view[start:place])
+    except ValueError as error:
+        return f"the head of a record is no JSON: {error}"
+    if not isinstance(head, dict) or place + 4 * count > end:
+        return "the head of a record is no JSON object, or its blobs have no lengths"
+    sizes = [int.from_bytes(view[place + 4 * one : place + 4 * one + 4], "little") for one in range(count)]
+    place += 4 * count
+    if place + sum(sizes) != end:
+        return "the lengths of a record's blobs do not add up"
+    blobs = []
+    for size in sizes:
+        blobs.append(view[place : place + size])
+        place += size
+    return Record(at, kind, head, blobs), end
+
+
+# Files
 
 ROTATE_AT = 64 * 1024 * 1024
 """Size in bytes past which the next record goes to a new file."""
@@ -100,7 +246,7 @@ class JournalFile:
             self._gone.pop()
         except IndexError:
             return
-        if not journal_lock.HAS_LOCKS:
+        if not locking.HAS_LOCKS:
             # Windows deletes no open file. Nobody writes: whoever began to would be in `writing`.
             self.close()
         try:
@@ -231,7 +377,9 @@ class JournalFiles:
         if now >= file.check_at:
             file.check_at = now + CHECK_SECONDS
             if not file.is_there:
-                self._lost(file)
+                self.epoch += 1
+                if self._current is file:
+                    self._current = None
                 raise FileNotFoundError(errno.ENOENT, "another program deleted the journal", os.fspath(file.path))
         size = sum(map(len, buffers))
         written = os.writev(file.fd, buffers) if _WRITEV else os.write(file.fd, b"".join(buffers))
@@ -239,11 +387,6 @@ class JournalFiles:
         if written < size:
             # What came is no whole record: readers skip it. It cannot be undone, others may have appended already.
             raise OSError(errno.ENOSPC, f"only {written} of {size} bytes were taken", os.fspath(file.path))
-
-    def _lost(self, file: JournalFile) -> None:
-        self.epoch += 1
-        if self._current is file:
-            self._current = None
 
     def _next(self) -> JournalFile:
         before = self._current
@@ -263,8 +406,8 @@ class JournalFiles:
     def _open(self) -> JournalFile:
         folder_mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
         for _ in range(_TRIES):
-            made = name = f"{journal_lock.host()}-{os.getpid()}-{self._start}-{next(self._numbers)}{SUFFIX}"
-            if journal_lock.HAS_LOCKS:
+            made = name = f"{locking.host()}-{os.getpid()}-{self._start}-{next(self._numbers)}{SUFFIX}"
+            if locking.HAS_LOCKS:
                 made += NEW_SUFFIX
             # Recovery may remove an empty folder, and a file that nobody holds, at any time: then once more.
             try:
@@ -278,7 +421,7 @@ class JournalFiles:
                     raise
                 continue
             file = JournalFile(fd, self.folder / made)
-            is_held = journal_lock.hold(fd)
+            is_held = locking.lock_open(fd)
             if is_held is False:
                 continue
             self._begin_file(file, is_locked=is_held is True)
@@ -297,7 +440,7 @@ class JournalFiles:
             "library": __version__,
             "output": os.fspath(self.output),
             "is_locked": is_locked,
-            **journal_lock.owner(),
+            **locking.owner(),
         }
         try:
             self._write(file, pack(FILE, dumps(head)))

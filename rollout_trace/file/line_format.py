@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
@@ -11,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from rollout_trace.errors import FormatError
-from rollout_trace.file.records import NOTE_SCHEMA, Head
+from rollout_trace.file.records import NOTE_SCHEMA, BodyRecord, Head
 
 T = TypeVar("T")
 
@@ -42,6 +43,24 @@ class BadLine(ValueError):
         return error
 
 
+def body_bytes(record: BodyRecord, path: str) -> bytes:
+    """The bytes of a record. ``path``: of the record in its line.
+
+    Raises:
+        BadLine: its text has half a surrogate pair, or its base64 is none.
+    """
+    if record.base64 is None:
+        try:
+            return (record.text or "").encode()
+        except UnicodeEncodeError as error:
+            problem = f"expected the text of a body, got half a surrogate pair: {error}"
+            raise BadLine(f"{path}.text", problem, "body-bytes") from error
+    try:
+        return base64.b64decode(record.base64, validate=True)
+    except ValueError as error:  # Not binascii.Error: text that is not ASCII raises a plain ValueError.
+        raise BadLine(f"{path}.base64", f"expected base64, got something else: {error}", "body-bytes") from error
+
+
 class LineFormat(Generic[T]):
     """Decodes the lines of one schema into records of one type.
 
@@ -56,11 +75,7 @@ class LineFormat(Generic[T]):
         self._decoder = msgspec.json.Decoder(kind)
 
     def decode(self, line: bytes) -> T:
-        """The record of a line.
-
-        Raises:
-            BadLine: the line is not JSON, or does not match the format.
-        """
+        """The record of a line. Raises BadLine: the line is not JSON, or does not match the format."""
         record = self._parse(line)
         _check_schema(record.schema, self._schema)  # type: ignore[attr-defined]
         return record
@@ -184,7 +199,6 @@ def type_error(error: msgspec.ValidationError, load: Callable[[], Any], prefix: 
     """The ``BadLine`` for an error of the decoder.
 
     Args:
-        error: what msgspec found.
         load: the value that was decoded, as ``json`` loads it.
         prefix: path of that value in its line.
     """

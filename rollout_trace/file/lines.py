@@ -1,20 +1,24 @@
-"""Reads the numbered lines of a file, plain or compressed, and goes on after damaged places."""
+"""The lines of a file, plain or compressed: read in order, also behind damaged places, at a place, or from the end."""
 
 from __future__ import annotations
 
+import io
+import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from io import BytesIO
 from typing import BinaryIO, NamedTuple
 
+import orjson
+
 from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.compression import Damaged as Damaged
-from rollout_trace.file.compression import members_of
+from rollout_trace.file.compression import is_compressed, members_of
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_PLAIN_CHUNK = 1 << 18
+_BLOCK = 1 << 18
 _BLANK = re.compile(rb"\s*")
 LONGEST_LINE = 1 << 30
 """Bytes of a line, decompressed. A longer one is not read: a few KB of compressed zeros can stand for any number."""
@@ -25,8 +29,12 @@ _LONGEST_FOREIGN = 1 << 20
 class SplitLine(bytes):
     """A line whose bytes come from two or more compressed members."""
 
-    seam = 0
-    """Offset in the line where the last of these members begins."""
+    last_member_offset = 0
+    """Where the last of these members begins, in the line."""
+
+    def last_member(self) -> bytes:
+        """The bytes of the last of them. Those before may be damaged without their newline."""
+        return bytes(self[self.last_member_offset :])
 
 
 def lines(path: str, start: Place | None = None) -> Iterator[tuple[int, bytes | Damaged]]:
@@ -38,11 +46,16 @@ def lines(path: str, start: Place | None = None) -> Iterator[tuple[int, bytes | 
         yield from NumberedLines(file, path, start=start)
 
 
+IN_STORE = -1
+FAR = 4 << 20
+"""Bytes that may have to be unpacked before a line of a compressed file; a line behind that is kept unpacked."""
+
+
 class Place(NamedTuple):
     """The place at which a line begins in a file."""
 
     member: int = 0
-    """Offset in the file of a compressed member; 0 where the file is plain."""
+    """Offset in the file of a compressed member; 0 where the file is plain; ``IN_STORE``: the line is kept unpacked."""
     begin: int = 0
     """Offset in what is unpacked from there on; where the file is plain, in the file."""
     number: int = 1
@@ -118,7 +131,7 @@ class NumberedLines:
     def _parts(self) -> Iterator[bytes | Damaged | None]:
         """The contents in parts of any size; None after each compressed member."""
         if self._members is None:
-            return iter(partial(self._file.read, _PLAIN_CHUNK), b"")
+            return iter(partial(self._file.read, _BLOCK), b"")
         return self._members.parts()
 
     def _counted(self) -> Iterator[bytes | Damaged | None]:
@@ -140,16 +153,16 @@ class NumberedLines:
 
     def _split(self) -> Iterator[tuple[int, bytes | Damaged]]:
         """Splits parts into numbered lines. An incomplete line before a damaged place counts as part of the damage."""
-        number, seam = self._number, 0
+        number, last_member = self._number, 0
         pending = _Pending()
         for part in self._counted():
             if part is None:
-                seam = pending.length
+                last_member = pending.length
                 continue
             if isinstance(part, Damaged):
                 self._number = number
                 yield number, part
-                number, pending, seam = number + 1, _Pending(), 0
+                number, pending, last_member = number + 1, _Pending(), 0
                 continue
             at, base = 0, self._reached - len(part)
             while at < len(part):
@@ -170,30 +183,74 @@ class NumberedLines:
                 self._number, self._next, self._end = number, number + 1, base + end + 1
                 if pending.length:
                     pending.add(part[at:end])
-                    yield number, pending.line(seam)
+                    yield number, pending.line(last_member)
                     pending = _Pending()
                 else:
                     yield number, part[at:end].rstrip()
-                number, seam, at = number + 1, 0, end + 1
+                number, last_member, at = number + 1, 0, end + 1
         if pending.length:
             self._number = number
-            yield number, pending.line(seam)
+            yield number, pending.line(last_member)
 
 
-def line_at(path: str, place: Place, length: int) -> bytes:
+class LineStore:
+    """Lines that are kept unpacked in a file, because they are far from the place where unpacking begins.
+
+    Args:
+        opened: opens the file to append to it, once there is a line.
+    """
+
+    def __init__(self, opened: Callable[[], BinaryIO]) -> None:
+        self._opened = opened
+        self._file: BinaryIO | None = None
+
+    def keep(self, line: bytes, number: int) -> Place:
+        """Keeps a line; returns its place, for ``line_at``."""
+        if self._file is None:
+            self._file = self._opened()
+        begin = self._file.tell()
+        self._file.write(line)
+        self._file.flush()
+        return Place(IN_STORE, begin, number)
+
+    def opened(self) -> BinaryIO:
+        """The file, once more, to read from it."""
+        assert self._file is not None
+        return os.fdopen(os.dup(self._file.fileno()), "rb")
+
+    def close(self) -> None:
+        """Closes the file. A second call does nothing."""
+        if self._file is not None:
+            self._file.close()
+
+
+_ID = re.compile(rb'"id":("(?:[^"\\]|\\.)*")')
+HEAD_BYTES = 4096
+"""Bytes of a line in which its id is looked for: it is one of the first fields."""
+
+
+def id_of(line: bytes) -> str | None:
+    """The id of the trajectory whose line begins so; None where it cannot be found."""
+    match = _ID.search(line[:HEAD_BYTES])
+    try:
+        return None if match is None else str(orjson.loads(match[1]))
+    except orjson.JSONDecodeError:
+        return None
+
+
+def line_at(path: str, place: Place, length: int, store: Callable[[], BinaryIO] | None = None) -> bytes:
     """The bytes of one line; of a compressed file, the member that it begins in is unpacked up to its end.
 
     Args:
-        path: of the file.
-        place: of the line.
-        length: of the line, in bytes.
+        store: opens the file of a ``LineStore``, where lines may be kept in one.
 
     Raises:
         OSError: the file cannot be read.
         EOFError: it has no such line any more.
     """
-    with open_binary(path) as file:
-        members = members_of(file, path)
+    kept = store() if store is not None and place.member == IN_STORE else None
+    with kept or open_binary(path) as file:
+        members = members_of(file, path) if kept is None else None
         if members is None:
             file.seek(place.begin)
             found = [file.read(length)]
@@ -245,12 +302,125 @@ class _Pending:
         if self._problem is not None:
             self._buffer = BytesIO()
 
-    def line(self, seam: int) -> bytes | Damaged:
-        """Returns what was added, as a line; ``seam``: offset of its last compressed member."""
+    def line(self, last_member: int) -> bytes | Damaged:
+        """Returns what was added, as a line; ``last_member``: offset of its last compressed member."""
         if self._problem is not None:
             return Damaged(*self._problem)
         line = b"" if self._buffer is None else self._buffer.getvalue().rstrip()
-        if 0 < seam < len(line):
+        if 0 < last_member < len(line):
             line = SplitLine(line)
-            line.seam = seam
+            line.last_member_offset = last_member
         return line
+
+
+# The end of a file
+
+
+def is_packed(file: BinaryIO) -> bool:
+    """True for a file with gzip or zstd, by its first bytes. Its place is kept."""
+    before = file.tell()
+    file.seek(0)
+    magic = file.read(4)
+    file.seek(before)
+    return is_compressed(magic)
+
+
+def begin_of_last(file: BinaryIO, count: int, end: int) -> int:
+    """The offset at which the last lines of a plain file before ``end`` begin; 0 where there are fewer.
+
+    Args:
+        count: number of lines; blank ones count.
+    """
+    if not count or not end:
+        return end
+    file.seek(end - 1)
+    # The newline that ends the last line separates nothing.
+    wanted, at = count + (file.read(1) == b"\n"), end
+    while at > 0:
+        begin = max(0, at - _BLOCK)
+        file.seek(begin)
+        block = file.read(at - begin)
+        number = block.count(b"\n")
+        if number >= wanted:
+            place = len(block)
+            for _ in range(wanted):
+                place = block.rfind(b"\n", 0, place)
+            return begin + place + 1
+        wanted, at = wanted - number, begin
+    return 0
+
+
+def newlines_before(file: BinaryIO, end: int) -> int:
+    """Number of newlines before an offset of a plain file."""
+    file.seek(0)
+    number = 0
+    while end > 0 and (block := file.read(min(_BLOCK, end))):
+        number += block.count(b"\n")
+        end -= len(block)
+    return number
+
+
+def end_of_whole(file: BinaryIO, begin: int, path: str) -> int:
+    """The offset at which the last whole line ends, from an offset at which one begins. Of a compressed file, the last
+    whole member: our writers put a line in each.
+
+    Args:
+        path: for the message where zstandard is missing.
+    """
+    members = members_of(file, path)
+    if members is None:
+        return end_of_lines(file, begin)
+    members.start = begin
+    for part in members.parts():
+        if isinstance(part, Damaged):
+            # Damaged, not unfinished: given to the reader, which reports it and goes on behind it.
+            return members.start if part.is_cut else file.seek(0, os.SEEK_END)
+    return members.start
+
+
+def end_of_lines(file: BinaryIO, begin: int) -> int:
+    """The offset behind the last newline of a file from an offset on; that offset where there is none."""
+    at = file.seek(0, os.SEEK_END)
+    while at > begin:
+        start = max(begin, at - _BLOCK)
+        file.seek(start)
+        place = file.read(at - start).rfind(b"\n")
+        if place >= 0:
+            return start + place + 1
+        at = start
+    return begin
+
+
+class FilePart(io.RawIOBase):
+    """The bytes [begin, end) of a file, as a file of its own; ``end`` None: to its end.
+
+    Args:
+        file: open; closed with the part.
+    """
+
+    def __init__(self, file: BinaryIO, begin: int, end: int | None) -> None:
+        self._file = file
+        self._begin = begin
+        self._end = file.seek(0, os.SEEK_END) if end is None else end
+        file.seek(begin)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._end - self._file.tell())
+        return self._file.read(left if size is None or size < 0 else min(size, left))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: self._begin, os.SEEK_CUR: self._file.tell(), os.SEEK_END: self._end}[whence]
+        return self._file.seek(base + offset) - self._begin
+
+    def tell(self) -> int:
+        return self._file.tell() - self._begin
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

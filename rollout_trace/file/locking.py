@@ -1,5 +1,7 @@
 """Exclusive locks between processes on an open file: waited for with a limit, or held as long as the file is open.
 
+And whether a process lives that a file names, where it holds no lock.
+
 Where there is ``flock`` (Linux, macOS), the file itself is locked, as every version of this library has done. Elsewhere
 (Windows) the package filelock locks ``<path>.lock``, because what is locked there cannot be read by others.
 """
@@ -8,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import sys
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,9 @@ try:
     import fcntl
 except ImportError:
     fcntl = None
+
+HAS_LOCKS = fcntl is not None
+"""Whether an open file is locked itself."""
 
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
@@ -29,7 +36,9 @@ class NoFileLocks(OSError):
 
 
 class FileLock:
-    """A lock on one file, which one process at a time holds. Not for two threads at once.
+    """A lock on one file itself, which one process at a time holds. Not for two threads at once.
+
+    A child that inherits the descriptor shares the lock.
 
     Every method takes the descriptor of the file, which may be another one each time (the file was opened anew).
     """
@@ -66,20 +75,6 @@ class FileLock:
             NoFileLocks: the file cannot be locked.
             OSError: locking failed.
         """
-        raise NotImplementedError
-
-    def release(self, file: int) -> None:
-        """Unlocks the file; nothing happens where it is not locked."""
-        raise NotImplementedError
-
-    def _held(self, file: int, timeout: float) -> str:
-        raise NotImplementedError
-
-
-class _Flock(FileLock):
-    """A lock on the file itself. A child that inherits the descriptor shares the lock."""
-
-    def try_acquire(self, file: int) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -92,6 +87,7 @@ class _Flock(FileLock):
         return True
 
     def release(self, file: int) -> None:
+        """Unlocks the file; nothing happens where it is not locked."""
         fcntl.flock(file, fcntl.LOCK_UN)
 
     def _held(self, file: int, timeout: float) -> str:
@@ -144,10 +140,9 @@ def lock_for(path: Path, mode: int | None = None) -> FileLock:
     """The lock of a file, of the kind that this system has.
 
     Args:
-        path: of the file.
         mode: permission bits of a lock file, if there is one.
     """
-    return _LockFile(path, mode) if fcntl is None else _Flock(path, mode)
+    return _LockFile(path, mode) if fcntl is None else FileLock(path, mode)
 
 
 def hold(file: int, path: Path, mode: int | None = None) -> FileLock | None:
@@ -177,3 +172,75 @@ def _holders(file: int) -> list[int]:
         return sorted({int(fields[4]) for fields in found if fields[1] == "FLOCK" and int(fields[4]) > 0})
     except (OSError, ValueError):
         return []
+
+
+def lock_open(file: int) -> bool | None:
+    """Locks an open file until its descriptor is closed, without waiting.
+
+    Returns:
+        True: locked; False: another holds it; None: there are no locks here.
+    """
+    try:
+        return None if fcntl is None else FileLock(Path()).try_acquire(file)
+    except OSError:
+        return None
+
+
+# Processes
+
+
+def owner() -> dict[str, Any]:
+    """Host, process id and start time of this process, as a journal's first record has them."""
+    return {"host": host(), "pid": os.getpid(), "process_start": start_of(os.getpid())}
+
+
+@lru_cache(maxsize=1)
+def host() -> str:
+    """Name of this machine."""
+    return socket.gethostname()
+
+
+def start_of(pid: int) -> int | None:
+    """When a process of this machine began, in clock ticks since the machine did; None where it cannot be read.
+
+    With it a process is not taken for an earlier one that had the same id.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        # The name of the program comes first, in parentheses, and may hold spaces.
+        return int(stat.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def may_live(first: dict[str, Any]) -> bool:
+    """Tells whether the process that wrote a journal may live still, by its first record: for files without locks.
+
+    True for a process of another machine: nothing can be found out about it here.
+    """
+    pid = first.get("pid")
+    if first.get("host") != host() or not isinstance(pid, int):
+        return True
+    if fcntl is None:
+        # `os.kill(pid, 0)` ends the process on Windows.
+        return pid == os.getpid() or _lives_on_windows(pid)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    start = first.get("process_start")
+    return start is None or start_of(pid) in (None, start)
+
+
+def _lives_on_windows(pid: int) -> bool:
+    import ctypes
+
+    kernel: Any = getattr(ctypes, "windll").kernel32  # noqa: B009 - mypy on other systems has no such name
+    handle = kernel.OpenProcess(0x00100000, False, pid)  # SYNCHRONIZE
+    if not handle:
+        return False
+    waits: bool = kernel.WaitForSingleObject(handle, 0) == 0x102  # WAIT_TIMEOUT: it has not ended
+    kernel.CloseHandle(handle)
+    return waits

@@ -20,11 +20,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rollout_trace.file.addresses import is_address, join, open_binary, refuse_special_file
+from rollout_trace.file.addresses import is_address, join, make_folder, open_binary, refuse_special_file, replacing
 from rollout_trace.file.decode import Parsed, parse
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.records import SCHEMA, Head
-from rollout_trace.file.replacing import make_folder, replacing
 
 MediaMode: TypeAlias = Literal["inline", "folder"]
 
@@ -53,17 +52,8 @@ class _Exchanges(msgspec.Struct):
 _exchanges = msgspec.json.Decoder(_Exchanges)
 
 
-class MissingMedia(ValueError):
-    """A media file is missing or has other bytes. The message begins with the path of the reference in the record.
-
-    Args:
-        problem: the message.
-        code: name of the rule that is broken, as that of ``BadLine``.
-    """
-
-    def __init__(self, problem: str, code: str = "media-missing") -> None:
-        super().__init__(problem)
-        self.code = code
+class MissingMedia(BadLine):
+    """A media file is missing or has other bytes. The message begins with the path of the reference in the record."""
 
 
 def check_mode(mode: str) -> None:
@@ -228,7 +218,8 @@ def _read(match: re.Match[bytes], line: bytes, folder: str | os.PathLike[str]) -
         problem, code = f"{len(data)} other bytes", "media-differs"
     path = _path_of(match[0].replace(b"\\", b"").decode(), line)
     raise MissingMedia(
-        f"{path}: expected {int(match[2])} bytes of media with sha256 {name} in {place}, got {problem}. "
+        path,
+        f"expected {int(match[2])} bytes of media with sha256 {name} in {place}, got {problem}. "
         'To read without the data: read(..., media="keep").',
         code,
     )

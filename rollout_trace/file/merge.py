@@ -7,17 +7,16 @@ import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import is_address, is_file, size_of
+from rollout_trace.file.addresses import is_address, size_of
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.copies import NotedLine, copy_lines, missing_media, steps_missing
 from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.lines import SplitLine, lines
-from rollout_trace.file.notes import SUFFIX, is_notes_file, merge_notes, note_lines, notes_path
+from rollout_trace.file.notes import SUFFIX, merge_notes, note_lines, notes_beside, notes_path
 from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
 from rollout_trace.file.records import NoteRecord
 from rollout_trace.file.writer import check_path
@@ -51,14 +50,13 @@ class MergeReport:
         if self.doubles:
             found.append(f"doubles dropped: {self.doubles}")
         found.append(f"trajectories with notes folded in: {self.notes}")
-        if self.unmatched_notes:
-            first = ", ".join(map(brief, self.unmatched_notes[:3]))
-            more = ", ..." if len(self.unmatched_notes) > 3 else ""
-            found.append(f"notes without a trajectory: {len(self.unmatched_notes)} ({first}{more})")
-        if self.unmatched_steps:
-            more = ", ..." if len(self.unmatched_steps) > 3 else ""
-            first = ", ".join(self.unmatched_steps[:3])
-            found.append(f"notes without their step: {len(self.unmatched_steps)} ({first}{more})")
+        for what, names in (
+            ("a trajectory", list(map(brief, self.unmatched_notes))),
+            ("their step", self.unmatched_steps),
+        ):
+            if names:
+                more = ", ..." if len(names) > 3 else ""
+                found.append(f"notes without {what}: {len(names)} ({', '.join(names[:3])}{more})")
         if self.unreadable:
             found.append(f"lines that could not be read: {len(self.unreadable)}, the first: {self.unreadable[0]}")
         return found
@@ -116,7 +114,7 @@ class _Plan:
         self.files = files
         self.read = 0
         self.parts: set[tuple[int, int]] = set()
-        """Lines of which only the part behind the last seam is a trajectory."""
+        """Lines of which only the last member is a trajectory."""
         self._reader = TrajectoryReader(files, on_error, "keep")
         self._identities = [_identity(path) for path in files]
         last: dict[str, tuple[int, int]] = {}
@@ -133,7 +131,7 @@ class _Plan:
 
     def _read_file(self, index: int, path: str, last: dict[str, tuple[int, int]]) -> None:
         for line in self._reader.read_lines(path):
-            error = missing_media(line)
+            error = missing_media(NotedLine(path, line.number, line.data))
             if error is not None:
                 self._reader.damaged(error)
                 continue
@@ -145,10 +143,9 @@ class _Plan:
     def _read_notes(self) -> dict[str, NoteRecord]:
         merged: dict[str, NoteRecord] = {}
         # Once each: the files of one name in several compressions share theirs.
-        for beside in dict.fromkeys(map(notes_path, self.files)):
-            if is_file(beside) and is_notes_file(beside):
-                for note in note_lines(beside, self._reader.damaged):
-                    merged[note.id] = merge_notes(merged.get(note.id), note)
+        for beside in dict.fromkeys(map(notes_beside, self.files)):
+            for note in () if beside is None else note_lines(beside, self._reader.damaged):
+                merged[note.id] = merge_notes(merged.get(note.id), note)
         return merged
 
     def check_unchanged(self, written: int) -> None:
@@ -168,21 +165,14 @@ def _identity(path: str) -> tuple[tuple[int, int], int]:
     return (state.st_dev, state.st_ino), state.st_size
 
 
-class _Line(NamedTuple):
-    path: str
-    number: int
-    data: bytes
-    note: NoteRecord | None
-
-
 def _copy(plan: _Plan, put: Callable[[NotedLine], None], report: MergeReport) -> None:
     for index, path in enumerate(plan.files):
         for number, line in lines(path):
             if (index, number) not in plan.kept or not isinstance(line, bytes):
                 continue
-            data = bytes(line[line.seam :]) if (index, number) in plan.parts and isinstance(line, SplitLine) else line
+            data = line.last_member() if (index, number) in plan.parts and isinstance(line, SplitLine) else line
             note = plan.notes.get((index, number))
-            put(_Line(path, number, data, note))
+            put(NotedLine(path, number, data, note))
             if note is not None:
                 report.unmatched_steps += at_any_depth(steps_missing, data, note)
                 report.notes += 1
@@ -194,8 +184,6 @@ def check_output(target: Path, files: list[str], *, overwrite: bool, doing: str 
     """Checks that a file can be written which trajectories of other files are copied to.
 
     Args:
-        target: the file.
-        files: that are read.
         overwrite: it may exist.
         doing: what is done with the files, for messages.
 

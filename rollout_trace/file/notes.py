@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import FormatError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
 
+N = TypeVar("N")
 SUFFIX = ".notes.jsonl"
 SCORE_ERROR = "score_error"
 """The name in ``Trajectory.metadata`` under which readers put the failure of a scoring function."""
@@ -50,6 +52,12 @@ def _holds_trajectories(path: str) -> bool:
             return re.match(rb'\s*\{\s*"schema"\s*:\s*"%s"' % SCHEMA.encode(), file.read(200)) is not None
     except OSError:
         return False
+
+
+def notes_beside(path: str | os.PathLike[str]) -> str | None:
+    """Path of the file of notes of a file of trajectories; None where it has none."""
+    beside = notes_path(path)
+    return None if beside == os.fspath(path) or not is_file(beside) or _holds_trajectories(beside) else beside
 
 
 def merge_notes(earlier: NoteRecord | None, later: NoteRecord) -> NoteRecord:
@@ -164,18 +172,45 @@ class Notes:
         return [*missing, *dict.fromkeys(self._without_step)]
 
 
+class SharedNotes(Generic[N]):
+    """The notes of several files. Files of one name in several compressions share theirs.
+
+    Args:
+        paths: of the files, each of which will be read once.
+        load: gives the notes of a file.
+    """
+
+    def __init__(self, paths: Iterable[str], load: Callable[[str], N]) -> None:
+        self._left = Counter(map(notes_path, paths))
+        """How many of the files with these notes are still to be read."""
+        self._load = load
+        self._loaded: dict[str, N] = {}
+
+    def of(self, path: str) -> N:
+        """The notes of a file."""
+        beside = notes_path(path)
+        if beside not in self._loaded:
+            self._loaded[beside] = self._load(path)
+        return self._loaded[beside]
+
+    def was_read(self, path: str) -> N | None:
+        """Called when a file was read to its end: returns its notes where no other file shares them."""
+        beside = notes_path(path)
+        self._left[beside] -= 1
+        return None if self._left[beside] else self._loaded.pop(beside, None)
+
+
 def load_notes(
     path: str, damaged: Callable[[FormatError], object], each: Callable[[NoteRecord], object] | None = None
 ) -> Notes | None:
     """The notes of the file ``path`` of trajectories; None where it has none.
 
     Args:
-        path: of the trajectories, not of the notes.
         damaged: called with the error of each line that is not a note. It may raise it.
         each: called with each note, before it is merged with the others.
     """
-    beside = notes_path(path)
-    if beside == os.fspath(path) or not is_file(beside) or _holds_trajectories(beside):
+    beside = notes_beside(path)
+    if beside is None:
         return None
     notes = Notes(beside)
     for note in note_lines(beside, damaged):
@@ -204,11 +239,7 @@ def note_lines_by_id(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def decode_note(line: bytes | Damaged) -> NoteRecord:
-    """The note of a line of a file of notes.
-
-    Raises:
-        BadLine: it is none.
-    """
+    """The note of a line of a file of notes. Raises BadLine: it is none."""
     if isinstance(line, Damaged):
         raise BadLine("", str(line), line.code)
     note = at_any_depth(_FORMAT.decode, line)

@@ -25,8 +25,8 @@ from rollout_trace.file.addresses import (
 from rollout_trace.file.decode import build, parse
 from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
-from rollout_trace.file.media import MissingMedia, parse_restored
-from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
+from rollout_trace.file.media import parse_restored
+from rollout_trace.file.notes import Notes, SharedNotes, is_notes_file, load_notes, notes_path
 from rollout_trace.file.shards import SUFFIXES, lines_among
 
 if TYPE_CHECKING:
@@ -76,11 +76,10 @@ def read(
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
     if media not in ("restore", "keep"):
         raise ValueError(f'media is {media!r}; it can be "restore" or "keep".')
-    if type(workers) is not int or workers != 1:
-        # Here: it imports what starts processes, which most readers need not.
-        from rollout_trace.file.parallel import check_workers
-
-        check_workers(workers)
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise TypeError(f"workers is {brief(workers)}; give a number of processes, such as workers=2.")
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; give 1, to read in this process, or more.")
     return TrajectoryReader(expand_paths(path), on_error, media, workers)
 
 
@@ -93,7 +92,7 @@ class ReadLine(NamedTuple):
     data: bytes
     trajectory: Trajectory
     is_whole: bool = True
-    """False: ``data`` is the part of the line behind its last seam, because the bytes before it are damaged."""
+    """False: ``data`` is the last member of the line, because the bytes before it are damaged."""
     note: NoteRecord | None = None
     """What was noted of the trajectory, where notes are read; ``data`` is without it."""
 
@@ -152,7 +151,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
         last = 0
         for line in pool.lines(at):
             try:
-                found = None if line is None else build(line.parsed)
+                found = None if line is None else build(line[1])
             except (BadLine, RecursionError):
                 pool.skip(at)
                 found = None
@@ -160,16 +159,13 @@ class TrajectoryReader(Iterator["Trajectory"]):
                 # From here on by this process, so that every error is the one that it reports.
                 yield from (one.trajectory for one in self.read_lines(path, after=last))
                 return
-            last = line.number
+            last = line[0]
             yield found
 
     def read_noted_lines(self, open_file: Callable[[str], BinaryIO]) -> Iterator[ReadLine]:
         """The lines of all files with their trajectories, to which notes are applied; ``data`` is without them.
 
         What was left out is in ``skipped``; of notes that match nothing, a warning is logged.
-
-        Args:
-            open_file: opens a file of ``paths`` to be read.
         """
         for path in self.paths:
             notes = self._notes.of(path)
@@ -187,7 +183,6 @@ class TrajectoryReader(Iterator["Trajectory"]):
         """The lines of one file with their trajectories, without notes.
 
         Args:
-            path: of the file.
             after: number of a line with a trajectory, behind which it begins.
             file: the file, open at its begin; None: it is opened.
         """
@@ -209,17 +204,17 @@ class TrajectoryReader(Iterator["Trajectory"]):
                 self._foreign_errors.append((len(self.skipped), error))
             self.skipped.append(caught)
             if isinstance(line, SplitLine):
-                yield from self._read_after_seam(path, number, line)
+                yield from self._read_last_member(path, number, line)
         else:
             self._has_trajectories = True
             yield ReadLine(path, number, line, trajectory)  # type: ignore[arg-type]  # Damaged lines were refused.
 
-    def _read_after_seam(self, path: str, number: int, line: SplitLine) -> list[ReadLine]:
-        """The trajectory of the bytes behind the seam, if any.
+    def _read_last_member(self, path: str, number: int, line: SplitLine) -> list[ReadLine]:
+        """The trajectory of the last member, if any.
 
-        The member before the seam may be damaged without its newline: the line of the next one must not be lost.
+        The member before it may be damaged without its newline: the line of the next one must not be lost.
         """
-        data = bytes(line[line.seam :])
+        data = line.last_member()
         try:
             found = _parse_line(path, number, data, self._media)
         except FormatError:
@@ -234,33 +229,20 @@ class TrajectoryReader(Iterator["Trajectory"]):
         self.skipped.append(error)
 
 
-class _NotesOfFiles:
-    """The notes of the files of one reader. Files of one name in several compressions share theirs."""
+class _NotesOfFiles(SharedNotes["Notes | None"]):
+    """The notes of the files of one reader."""
 
     def __init__(self, paths: list[str], damaged: Callable[[FormatError], object]) -> None:
-        self._damaged = damaged
-        self._left = Counter(map(notes_path, paths))
-        """How many of the files with these notes are still to be read."""
-        self._loaded: dict[str, Notes | None] = {}
+        super().__init__(paths, lambda path: load_notes(path, damaged))
         self._unmatched: list[str] = []
         self._counts: Counter[str] = Counter()
 
-    def of(self, path: str) -> Notes | None:
-        beside = notes_path(path)
-        if beside not in self._loaded:
-            self._loaded[beside] = load_notes(path, self._damaged)
-        return self._loaded[beside]
-
-    def was_read(self, path: str) -> None:
-        """Called when a file was read to its end. Notes that no other file shares are dropped."""
-        beside = notes_path(path)
-        self._left[beside] -= 1
-        notes = self._loaded.get(beside)
-        if self._left[beside] == 0 and notes is not None:
-            unmatched = notes.unmatched()
-            self._counts[beside] += len(unmatched)
-            self._unmatched += unmatched[: max(0, 3 - len(self._unmatched))]
-            del self._loaded[beside]
+    def was_read(self, path: str) -> Notes | None:
+        notes = super().was_read(path)
+        unmatched = [] if notes is None else notes.unmatched()
+        self._counts[notes_path(path)] += len(unmatched)
+        self._unmatched += unmatched[: max(0, 3 - len(self._unmatched))]
+        return notes
 
     def warn_of_unmatched(self, *, has_skipped: bool) -> None:
         count = sum(self._counts.values())
@@ -280,8 +262,6 @@ def _parse_line(path: str, number: int, line: bytes | Damaged, media: ReadMedia)
     try:
         parsed = at_any_depth(parse, line) if media == "keep" else at_any_depth(parse_restored, line, path)
         return at_any_depth(build, parsed)
-    except MissingMedia as error:
-        raise FormatError(f"{place}, {error}") from error
     except BadLine as error:
         raise error.at(place) from error
 
@@ -318,36 +298,33 @@ def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
     return _with_trajectories(found, f"the list of files to read {only}: name at least one file of trajectories.")
 
 
+_NONE_IN = f"there is no file of trajectories in %s: none ends with {', '.join(SUFFIXES)}."
+_NONE_MATCHES = "no file matches the pattern %s."
+
+
 def _expand(path: str) -> list[str]:
     if is_address(path):
         return _at_address(path)
     if os.path.isdir(path):
         names = lines_among(os.listdir(path))
-        return _of_folder(path, [file for name in names if os.path.isfile(file := os.path.join(path, name))])
+        files = [file for name in names if os.path.isfile(file := os.path.join(path, name))]
+        return _with_trajectories(files, _NONE_IN % path)
     if os.path.exists(path):
         refuse_special_file(path)
         return [path]
     if not has_magic(path):
         raise FileNotFoundError(f"there is no file {path}.")
-    return _of_pattern(path, [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)])
+    files = [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)]
+    return _with_trajectories(files, _NONE_MATCHES % path)
 
 
 def _at_address(address: str) -> list[str]:
     if has_magic(address):
-        return _of_pattern(shown(address), matching(address))
+        return _with_trajectories(matching(address), _NONE_MATCHES % shown(address))
     names = names_in(address)
     if names is None:
         return [address]
-    return _of_folder(shown(address), [join(address, name) for name in lines_among(names)])
-
-
-def _of_folder(folder: str, files: list[str]) -> list[str]:
-    none = f"there is no file of trajectories in {folder}: none ends with {', '.join(SUFFIXES)}."
-    return _with_trajectories(files, none)
-
-
-def _of_pattern(pattern: str, files: list[str]) -> list[str]:
-    return _with_trajectories(files, f"no file matches the pattern {pattern}.")
+    return _with_trajectories([join(address, name) for name in lines_among(names)], _NONE_IN % shown(address))
 
 
 def _with_trajectories(files: list[str], none: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""The types of one line of a file. The reader decodes into them, and the JSON Schema is generated from them.
+"""The types of one line of a file. The reader decodes into them, and the JSON Schema is generated from them:
+``python -m rollout_trace.file.records`` writes its files.
 
 Rules for changes are in docs/file-format.md. Types that are the same in the file and in memory (``Usage``,
 ``Completion``, ...) are those of ``rollout_trace.data.model``.
@@ -6,9 +7,13 @@ Rules for changes are in docs/file-format.md. Types that are the same in the fil
 
 from __future__ import annotations
 
+import inspect
+import json
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+import msgspec
 from msgspec import Meta, Raw, Struct, field
 
 from rollout_trace.data.extras import ExtraIssue, PolicySpan
@@ -161,6 +166,14 @@ class StepRecord(Record):
     extra_issues: list[ExtraIssue] = []
 
 
+FACTS = {
+    **{name: name for name in ("agent", "engine", "model", "response_model", "response_id", "sampling", "stop_reason")},
+    **{name: name for name in ("usage", "cost", "attempts", "error", "extra", "extra_issues", "choice")},
+    "time_to_first_token_ms": "time_to_first_token",
+}
+"""What a step has beside messages, answer and tokens: names in its record, and those of the step's fields."""
+
+
 class ToolRunRecord(Record):
     """One execution of a tool."""
 
@@ -283,3 +296,52 @@ class NoteRecord(Record):
     steps: list[StepNoteRecord] = []
     scorer: str | None = None
     score_error: ErrorInfo | None = None
+
+
+# JSON Schema
+
+_FOLDER = Path(__file__).parent.parent / "schema"
+PATH = _FOLDER / f"{SCHEMA.replace('/', '-')}.json"
+NOTE_PATH = _FOLDER / f"{NOTE_SCHEMA.replace('/', '-')}.json"
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of one line of a file."""
+    return _schema(SCHEMA, TrajectoryRecord)
+
+
+def note_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of one line of a file of notes."""
+    return _schema(NOTE_SCHEMA, NoteRecord)
+
+
+def _schema(name: str, record: type[msgspec.Struct]) -> dict[str, Any]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{name.replace('/', ':')}",
+        "title": name,
+        **_without_field_docs(msgspec.json.schema(record)),
+    }
+
+
+def _without_field_docs(part: Any) -> Any:
+    """The schema with the section ``Attributes`` cut from descriptions: a schema lists the fields itself."""
+    if isinstance(part, list):
+        return [_without_field_docs(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    result = {name: _without_field_docs(item) for name, item in part.items()}
+    if isinstance(result.get("description"), str):
+        # From Python 3.13 on, docstrings have no indentation.
+        result["description"] = inspect.cleandoc(result["description"]).partition("\n\nAttributes:")[0]
+    return result
+
+
+def text(schema: dict[str, Any]) -> str:
+    """The text of the file of a schema."""
+    return json.dumps(schema, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(schema()), encoding="utf-8")
+    NOTE_PATH.write_text(text(note_schema()), encoding="utf-8")

@@ -139,9 +139,8 @@ def score(
         FileNotFoundError, FormatError: as ``read``.
         WriteError: a score cannot be noted.
     """
-    options: dict[str, Any] = {"where": where, "name": name, "again": again, "on_error": on_error}
     # Made here, so that mistakes in the arguments raise before any thread or loop is started.
-    scoring = _Scoring(path, function, concurrency, **options)
+    scoring = _Scoring(path, function, concurrency, where, name, again, on_error)
     return _event_loop.run(scoring.run, "rollout_trace score")
 
 
@@ -156,7 +155,7 @@ async def ascore(
     on_error: OnError = "raise",
 ) -> ScoreReport:
     """As ``score``, in the running event loop, which it does not block."""
-    return await _Scoring(path, function, concurrency, where=where, name=name, again=again, on_error=on_error).run()
+    return await _Scoring(path, function, concurrency, where, name, again, on_error).run()
 
 
 class _Scoring:
@@ -167,7 +166,6 @@ class _Scoring:
         path: PathLike | Iterable[PathLike],
         function: Function,
         concurrency: int,
-        *,
         where: Where | None,
         name: str | None,
         again: bool,
@@ -254,12 +252,12 @@ class _Scoring:
                 item = await self._in_thread(next, todo, None)
             if item is None:
                 return
-            await (self._await_function(*item) if self._is_async else self._call_function(*item))
-
-    async def _call_function(self, path: str, trajectory: Trajectory) -> None:
-        awaitable = await self._in_thread(self._call_and_note, path, trajectory)
-        if awaitable is not None:  # Of a lambda around a coroutine function.
-            await self._await_result(path, trajectory, awaitable)
+            path, trajectory = item
+            if self._is_async:
+                await self._await_result(path, trajectory, _called(self._function, trajectory))
+            elif (awaitable := await self._in_thread(self._call_and_note, path, trajectory)) is not None:
+                # Of a lambda around a coroutine function.
+                await self._await_result(path, trajectory, awaitable)
 
     def _call_and_note(self, path: str, trajectory: Trajectory) -> Any:
         """Calls the function and notes its result in one go, so that no interruption comes between."""
@@ -272,9 +270,6 @@ class _Scoring:
             return result
         self._note(path, trajectory, result)
         return None
-
-    async def _await_function(self, path: str, trajectory: Trajectory) -> None:
-        await self._await_result(path, trajectory, _called(self._function, trajectory))
 
     async def _await_result(self, path: str, trajectory: Trajectory, awaitable: Any) -> None:
         try:

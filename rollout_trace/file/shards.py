@@ -17,9 +17,8 @@ from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
-from rollout_trace.file import journal_lock
-from rollout_trace.file.addresses import shown
-from rollout_trace.file.replacing import create, make_folder
+from rollout_trace.file import locking
+from rollout_trace.file.addresses import create, make_folder, shown
 from rollout_trace.file.writer import JSONLWriter, Line
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def lines_among(names: Iterable[str]) -> list[str]:
 
 def host_label() -> str:
     """The name of this machine as it may stand in the name of a shard."""
-    return _NO_NAME.sub("_", journal_lock.host())[:100] or "host"
+    return _NO_NAME.sub("_", locking.host())[:100] or "host"
 
 
 class Settings(NamedTuple):
@@ -111,11 +110,8 @@ class ShardWriter:
 
     Args:
         folder: created where it is missing.
-        settings: how shards are written.
-        options: of ``JSONLWriter``.
         stem: the beginning of a shard's name: it is asked for once a process, and a number follows it.
         finished: called with the path of each shard that is complete, and the number of its trajectories.
-        clock: seconds that only grow.
 
     Raises:
         NotADirectoryError: the folder is a file.
@@ -142,19 +138,17 @@ class ShardWriter:
         self._stem = stem or (lambda: f"part-{host_label()}-{os.getpid()}")
         self._finished = finished
         self._clock = clock
-        self._check_folder()
-        self._is_closed = False
-        self._reset()
-        renew_after_fork(self, ShardWriter.renew)
-
-    def _check_folder(self) -> None:
         if self._folder.exists() and not self._folder.is_dir():
             raise NotADirectoryError(f"{self.path} is a file: shards are written to a folder. Give another name.")
-        make_folder(self._folder, self._options.get("mode"))
+        make_folder(self._folder, options.get("mode"))
         if not os.access(self._folder, os.W_OK | os.X_OK):
             raise PermissionError(f"{self.path}: nothing may be written to this folder.")
+        self._is_closed = False
+        self._reset()
+        renew_after_fork(self, ShardWriter._reset)
 
     def _reset(self) -> None:
+        # Of a forked process too: the shard is the other process's, and so is whoever holds the lock.
         self._lock = threading.RLock()
         self._writer: JSONLWriter | None = None
         self._name: str | None = None
@@ -248,10 +242,6 @@ class ShardWriter:
     def same_options(self) -> partial[JSONLWriter]:
         """Opens a writer of one file with the options of the shards."""
         return partial(JSONLWriter, **self._options)
-
-    def renew(self) -> None:
-        """For a forked process: the shard is the other process's, and so is whoever holds the lock."""
-        self._reset()
 
 
 def _is_empty(path: Path) -> bool:

@@ -1,25 +1,223 @@
-"""Uploads complete shards to an address, on a thread of its own, and keeps those that could not be uploaded."""
+"""Shards of an address: written to a local folder, the spool, and each uploaded from there when it is complete."""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
+import tempfile
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
-from rollout_trace.file.addresses import file_system, shown
-from rollout_trace.file.shards import Settings, ShardWriter, check_address
-from rollout_trace.file.shards_spool import Claim, claim_new, make_spool, remove_if_empty, spool_of
+from rollout_trace.file import locking
+from rollout_trace.file.addresses import file_system, make_folder, shown
+from rollout_trace.file.plain import dumps
+from rollout_trace.file.shards import Settings, ShardWriter, check_address, host_label, is_shard_name
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.file.writer import JSONLWriter
+
+ROOT = "ROLLOUT_TRACE_SPOOL"
+"""Environment variable: the folder with the spools of all addresses."""
+_OWNER = ".owner-"
+_TRIES = 32
+
+
+def spool_of(address: str, root: str | os.PathLike[str] | None = None) -> Path:
+    """The spool of an address: a folder of its own in ``root``, for all processes of this machine and user.
+
+    Args:
+        address: without the slash at its end.
+        root: None: that of the variable ``ROLLOUT_TRACE_SPOOL``, else ``rollout-trace/spool`` in the user's folder for
+            what programs keep (``~/.local/state`` on Linux).
+    """
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", shown(address))[:60].strip("-.")
+    return Path(os.path.abspath(root or _root())) / f"{name}-{sha256(address.encode()).hexdigest()[:12]}"
+
+
+def has_default_root(spool: Path) -> bool:
+    """Tells whether a spool is where it is looked for unless another folder is named."""
+    return spool.parent == Path(os.path.abspath(_root()))
+
+
+def _root() -> Path:
+    if given := os.environ.get(ROOT):
+        return Path(given)
+    if sys.platform == "win32":
+        state = os.environ.get("LOCALAPPDATA")
+    else:
+        state = os.environ.get("XDG_STATE_HOME")
+    home = os.path.expanduser("~")
+    for folder in (state, os.path.join(home, ".local", "state") if os.path.isabs(home) else None):
+        if folder and _may_be_made(Path(folder)):
+            return Path(folder) / "rollout-trace" / "spool"
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return Path(tempfile.gettempdir()) / f"rollout-trace-spool-{user}"
+
+
+def _may_be_made(folder: Path) -> bool:
+    """Tells whether a folder is there and can be written to, or could be made: containers may have no home."""
+    there = next((one for one in (folder, *folder.parents) if one.exists()), None)
+    return there is not None and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def make_spool(folder: Path, address: str) -> None:
+    """Makes a spool, which only its user may read, with a text file that names its address.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    make_folder(folder, 0o600)
+    note = folder / "ADDRESS"
+    if not note.exists():
+        note.write_text(f"{shown(address)}\n")
+
+
+class Claim:
+    """Says that a process works on shards: until it is released, or the process is dead, others leave them alone.
+
+    A file beside the shards, locked. Where there are no locks, it names the process.
+    """
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        renew_after_fork(self, Claim.renew)
+
+    def release(self) -> None:
+        """Gives it up. A second call does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if locking.HAS_LOCKS:
+                self._path.unlink(missing_ok=True)
+                os.close(fd)
+            else:  # Windows deletes no open file.
+                os.close(fd)
+                self._path.unlink(missing_ok=True)
+
+    def renew(self) -> None:
+        """Closes the descriptor of a forked process, which shares the lock and would outlive the other process."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def claim(folder: Path, stem: str) -> Claim | None:
+    """Claims the shards of a spool whose names begin with ``stem``; None where a process that lives has.
+
+    Raises:
+        OSError: it cannot be found out.
+    """
+    path = folder / f"{_OWNER}{stem}"
+    for _ in range(_TRIES):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+        try:
+            is_held = locking.lock_open(fd)
+            # Another process may have released it, and removed the file, since it was opened.
+            is_current = _is_at(fd, path)
+            if is_held is not False and is_current and (is_held or not _may_live(fd)):
+                os.ftruncate(fd, 0)
+                os.lseek(fd, 0, os.SEEK_SET)
+                os.write(fd, dumps(locking.owner()))
+                return Claim(path, os.dup(fd))
+        finally:
+            # Of a claim, the duplicate goes on to hold the lock.
+            os.close(fd)
+        if is_current:
+            return None
+    return None
+
+
+def claim_new(folder: Path, address: str) -> tuple[str, Claim]:
+    """Claims a stem for new shards in the spool of an address, which is made where it is missing.
+
+    Beside host and process id a random number is in it: machines may share their name, and processes of two containers
+    their id, and at an address nobody can keep a name for himself.
+
+    Raises:
+        OSError: the spool cannot be made.
+    """
+    for _ in range(_TRIES):
+        stem = f"part-{host_label()}-{os.urandom(4).hex()}-{os.getpid()}"
+        # A process that has ended may remove the spool, empty as it is, at any moment until there is a claim.
+        with suppress(FileNotFoundError):
+            make_spool(folder, address)
+            if (made := claim(folder, stem)) is not None:
+                return stem, made
+    raise OSError(f"no shard can be begun in {folder}: another process removes the folder again and again.")
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _may_live(fd: int) -> bool:
+    """Tells whether the process that a claim names may live; for files without locks."""
+    try:
+        first = msgspec.json.decode(os.read(fd, 4096), type=dict)
+    except (msgspec.DecodeError, ValueError):
+        return False
+    return locking.may_live(first)
+
+
+def stale_claims(folder: Path) -> list[Claim]:
+    """Claims, now of this process, of dead processes that left no shard."""
+    used, names = spooled(folder), _names_in(folder)
+    stems = [name.removeprefix(_OWNER) for name in names if name.startswith(_OWNER)]
+    return [left for stem in stems if stem not in used and (left := claim(folder, stem)) is not None]
+
+
+def stem_of(name: str) -> str:
+    """The beginning of a shard's name, which the shards of one process share."""
+    return _parts_of(name)[0]
+
+
+def _parts_of(name: str) -> tuple[str, str]:
+    stem, _, number = name.split(".jsonl", 1)[0].rpartition("-")
+    return stem, number
+
+
+def spooled(folder: Path) -> dict[str, list[Path]]:
+    """The shards of a spool by their stems, in the order of their numbers."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for name in sorted(filter(is_shard_name, _names_in(folder)), key=lambda name: int(_parts_of(name)[1])):
+        found[stem_of(name)].append(folder / name)
+    return dict(found)
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Removes a spool in which nothing is left but its note."""
+    try:
+        if os.listdir(folder) in (["ADDRESS"], []):
+            (folder / "ADDRESS").unlink(missing_ok=True)
+            folder.rmdir()
+    except OSError:
+        # Another process has begun to use it, or it is gone.
+        pass
+
+
+# Uploads
 
 FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
 """Seconds until an upload that failed is tried again; doubled after each attempt that fails."""
@@ -92,7 +290,6 @@ class Uploader:
     """Uploads shards in the order in which they were completed.
 
     Args:
-        address: where they go.
         tick: called on the thread; returns in how many seconds it is to be called again, None: when a shard comes.
     """
 
@@ -198,10 +395,7 @@ class UploadedShards:
     """Writes shards to the spool of an address, and uploads each when it is complete.
 
     Args:
-        address: the "folder" of the shards.
         settings: as for ``ShardWriter``; ``spool``: the folder with the spools.
-        options: of ``JSONLWriter``.
-        clock: as for ``ShardWriter``.
 
     Raises:
         ValueError: the address is that of a file, media are to go to a folder, or no file system is known for it.
@@ -225,16 +419,21 @@ class UploadedShards:
         self.unsent: list[Unsent] = []
         """Shards that could not be uploaded; complete once the writer is closed."""
         self._claim: Claim | None = None
-        self._shards = ShardWriter(self.spool, settings, options, stem=self._stem, finished=self._add, clock=clock)
+        self._shards = ShardWriter(
+            self.spool,
+            settings,
+            options,
+            stem=self._stem,
+            finished=lambda *shard: self._uploads.add(*shard),
+            clock=clock,
+        )
         self._uploads = Uploader(self.path, self._shards.rotate_if_due)
+        self.same_options = self._shards.same_options
         renew_after_fork(self, UploadedShards.renew)
 
     def _stem(self) -> str:
         stem, self._claim = claim_new(self.spool, self.path)
         return stem
-
-    def _add(self, path: Path, count: int) -> None:
-        self._uploads.add(path, count)
 
     def write(self, trajectory: Trajectory) -> None:
         """Appends a closed trajectory to the shard of this process. Raises as ``ShardWriter.write``."""
@@ -246,14 +445,10 @@ class UploadedShards:
         """Completes the shard and waits until all are uploaded, or each has failed once more: see ``unsent``."""
         self._shards.close()
         self.unsent = list(self._uploads.finish())
-        held, self._claim = self._claim, None
-        if held is not None:
-            held.release()
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
         remove_if_empty(self.spool)
-
-    def same_options(self) -> partial[JSONLWriter]:
-        """Opens a writer of one file with the options of the shards."""
-        return self._shards.same_options()
 
     def renew(self) -> None:
         """For a forked process."""

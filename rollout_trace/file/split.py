@@ -6,20 +6,18 @@ import hashlib
 import os
 import random
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TypeAlias
-from uuid import uuid4
 
 from rollout_trace.errors import FormatError
-from rollout_trace.file.addresses import is_file
+from rollout_trace.file.addresses import replacing_in
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.copies import CarriedMedia
 from rollout_trace.file.lines import SplitLine, lines
-from rollout_trace.file.notes import is_notes_file, note_lines_by_id, notes_path
+from rollout_trace.file.notes import note_lines_by_id, notes_beside, notes_path
 from rollout_trace.file.shards import lines_among
 
 By: TypeAlias = Literal["group", "task", "name", "status"]
@@ -86,15 +84,11 @@ def by_value(entries: Sequence[Entry], by: By) -> list[Part]:
     parts: dict[str | None, Part] = {}
     names = _Names()
     for unit in Units(entries, groups=by == "group").units:
-        value = _outermost(unit).value
+        value = next((entry for entry in unit if entry.id == entry.episode), unit[0]).value
         if value not in parts:
             parts[value] = Part(names.of(value), [])
         parts[value].entries += unit
     return list(parts.values())
-
-
-def _outermost(unit: Sequence[Entry]) -> Entry:
-    return next((entry for entry in unit if entry.id == entry.episode), unit[0])
 
 
 def by_number(entries: Sequence[Entry], count: int) -> list[Part]:
@@ -197,47 +191,24 @@ def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None
 
 
 def write_parts(folder: Path, suffix: str, files: Sequence[str], parts: Sequence[Part], mode: int) -> list[str]:
-    """Writes parts to a folder and returns the paths of their files. They appear when all are written.
+    """Writes parts that are not empty to a folder; returns the paths of their files. They appear when all are written.
 
     Args:
-        folder: where they are written.
         suffix: of their names, which chooses the compression.
-        files: that the entries of the parts are in.
-        parts: without empty ones.
-        mode: permissions of the files.
 
     Raises:
         FormatError: a file has changed since the plan was made, or media are missing.
         OSError: a file cannot be read or written.
     """
-    existed = folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".split-{uuid4().hex}"
-    aside.mkdir()
-    try:
-        names = [f"{part.name}{suffix}" for part in parts]
+    names = [f"{part.name}{suffix}" for part in parts]
+    with replacing_in(folder) as aside:
         with _Outputs([aside / name for name in names], mode) as outputs:
             _copy_lines(files, parts, outputs)
         _copy_notes(files, parts, [aside / name for name in names])
         for name in names:
             # Notes of an earlier split that was overwritten would be applied to this one.
             Path(notes_path(folder / name)).unlink(missing_ok=True)
-        for one in sorted(os.listdir(aside)):
-            _move(aside / one, folder / one)
-    except BaseException:
-        shutil.rmtree(folder if not existed else aside, ignore_errors=True)
-        raise
-    aside.rmdir()
     return [str(folder / name) for name in names]
-
-
-def _move(source: Path, target: Path) -> None:
-    if source.is_dir() and target.exists():
-        for one in source.iterdir():
-            os.replace(one, target / one.name)
-        source.rmdir()
-    else:
-        os.replace(source, target)
 
 
 def _copy_lines(files: Sequence[str], parts: Sequence[Part], outputs: _Outputs) -> None:
@@ -252,7 +223,7 @@ def _copy_lines(files: Sequence[str], parts: Sequence[Part], outputs: _Outputs) 
                 continue
             at, size = wanted[number]
             if len(line) > size and isinstance(line, SplitLine):
-                line = bytes(line[line.seam :])
+                line = line.last_member()
             if len(line) != size:
                 break
             outputs.write(at, line, path)
@@ -304,9 +275,8 @@ class _Outputs:
 
 def _copy_notes(files: Sequence[str], parts: Sequence[Part], paths: Sequence[Path]) -> None:
     """Writes the notes of each part beside it, line by line as they are."""
-    beside = dict.fromkeys(map(notes_path, files))
-    for notes in beside:
-        if not (is_file(notes) and is_notes_file(notes)):
+    for notes in dict.fromkeys(map(notes_beside, files)):
+        if notes is None:
             continue
         # An id can be in several parts, where lines have it twice.
         homes: dict[str, set[int]] = {}

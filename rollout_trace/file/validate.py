@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from msgspec import Struct
 
 from rollout_trace.data.user_values import brief
-from rollout_trace.file.addresses import is_file, open_binary
+from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
 from rollout_trace.file.media import name_of_folder
-from rollout_trace.file.notes import decode_note, is_notes_file, notes_path
+from rollout_trace.file.notes import SharedNotes, decode_note, notes_beside, notes_path
 from rollout_trace.file.records import NoteRecord, TrajectoryRecord
 from rollout_trace.file.validate_line import (
     PER_LINE,
@@ -191,10 +191,7 @@ def validate(
     looked for.
 
     Args:
-        paths: of the files.
-        found: called with each problem.
         ignore: codes of rules that are not looked at.
-        open_file: opens a path.
         alone: those of the paths that have nothing beside them, such as stdin.
 
     Raises:
@@ -243,7 +240,7 @@ class _Validation:
         for number, problem in across.problems():
             self._found(path, number, problem)
         if notes is not None:
-            notes.was_checked(path)
+            notes.was_read(path)
 
     def _line(self, path: str, number: int, line: bytes | Damaged, folder: str | None) -> TrajectoryRecord | None:
         if isinstance(line, Damaged):
@@ -254,7 +251,7 @@ class _Validation:
             self._found(path, number, problem)
         if record is None and isinstance(line, SplitLine):
             # As the reader does: the line of the next member must not be lost with what is before it.
-            return check_line(bytes(line[line.seam :]), folder)[0]
+            return check_line(line.last_member(), folder)[0]
         return record
 
     def _found(self, path: str, number: int | None, error: BadLine) -> None:
@@ -320,35 +317,28 @@ Found = Callable[[str, int, BadLine], object]
 """Called with the path of a file, the number of a line, and what is wrong with it."""
 
 
-class NotesOfFiles:
-    """The notes of all files that are checked. Files of one name in several compressions share theirs."""
+class NotesOfFiles(SharedNotes["_Notes"]):
+    """The notes of all files that are checked."""
 
     def __init__(self, paths: Iterable[str], found: Found) -> None:
+        super().__init__(paths, self._of)
         self._found = found
-        self._left = Counter(map(notes_path, paths))
-        """How many of the files with these notes are still to be checked."""
-        self._loaded: dict[str, _Notes] = {}
         self.count = 0
         """Lines with a note so far."""
 
-    def of(self, path: str) -> _Notes:
-        """The notes of a file of trajectories; none where it has no such file."""
-        beside = notes_path(path)
-        if beside not in self._loaded:
-            self._loaded[beside] = _Notes()
-            if beside != path and is_file(beside) and is_notes_file(beside):
-                self._load(beside, self._loaded[beside])
-        return self._loaded[beside]
+    def _of(self, path: str) -> _Notes:
+        notes, beside = _Notes(), notes_beside(path)
+        if beside is not None:
+            self._add(beside, notes)
+        return notes
 
-    def was_checked(self, path: str) -> None:
-        """Called when a file was read to its end."""
-        beside = notes_path(path)
-        self._left[beside] -= 1
-        if self._left[beside] <= 0:
-            for number, problem in self._loaded.pop(beside).unmatched():
-                self._found(beside, number, problem)
+    def was_read(self, path: str) -> _Notes | None:
+        notes = super().was_read(path)
+        for number, problem in () if notes is None else notes.unmatched():
+            self._found(notes_path(path), number, problem)
+        return notes
 
-    def _load(self, path: str, notes: _Notes) -> None:
+    def _add(self, path: str, notes: _Notes) -> None:
         for number, line in lines(path):
             try:
                 note = decode_note(line)

@@ -48,8 +48,7 @@ def _check(line: bytes, folder: str | None) -> tuple[TrajectoryRecord | None, li
         return None, refused_problems(line, error, TrajectoryRecord)
     keys = [] if has_distinct_keys(line, parsed) else json_problems(line)[1]
     # Without the field, a line refers to no media: it need not be searched.
-    missing = () if parsed.record.media is None or folder is None else media_problems(line, folder)
-    media = (BadLine("", str(error), error.code) for error in missing)
+    media = () if parsed.record.media is None or folder is None else media_problems(line, folder)
     refused = _build_problems(parsed)
     return parsed.record, list(islice(chain(keys, media, refused, step_problems(parsed)), PER_LINE))
 
@@ -74,7 +73,7 @@ def _build_problems(parsed: Parsed) -> Iterator[BadLine]:
         except BadLine as error:
             if error.path.startswith("$.exchanges["):
                 # Others refer to it by its place: the table is left out whole, when all of it was looked at.
-                yield from (BadLine("", str(one), one.code) for one in exchange_problems(parsed.record.exchanges))
+                yield from exchange_problems(parsed.record.exchanges)
                 parsed.record.exchanges = []
                 continue
             yield error
@@ -139,8 +138,6 @@ def type_problems(value: Any, kind: Any, path: str = "$") -> Iterator[BadLine]:
 
     Args:
         value: as ``json`` loads it. Fields that the reader keeps as bytes are removed from it.
-        kind: the type that it has to be, or an annotation.
-        path: of the value in its line.
     """
     arms = _arms(kind)
     struct = next((arm for arm in arms if isinstance(arm, type) and issubclass(arm, msgspec.Struct)), None)

@@ -16,11 +16,11 @@ from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
+from rollout_trace.file.addresses import check_permissions
 from rollout_trace.file.append import AppendedFile, AppendError
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
-from rollout_trace.file.replacing import check_permissions
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory

@@ -7,9 +7,9 @@ import io
 import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ from rollout_trace.file.addresses import (
     refuse_special_file,
     to_local,
 )
-from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC, import_zstandard
+from rollout_trace.file.compression import members_of
 from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import LONGEST_LINE, Damaged, NumberedLines
 from rollout_trace.importing.fields import Fields, Place, Problems, kind_of
@@ -281,42 +281,17 @@ def whole(source: Input) -> bytes:
         ImportError: it is compressed with zstd, and the package zstandard is not installed.
     """
     with source.opened() as file:
+        members = members_of(file, source.path)
         found = bytearray()
-        try:
-            for part in _parts(file, source.path):
-                found += part
-                if len(found) > LONGEST_LINE:
-                    raise FormatError(f"{source.path}: expected a document of at most {LONGEST_LINE} bytes, got more.")
-        except (zlib.error, EOFError) as error:
-            raise FormatError(
-                f"{source.path}: expected compressed data, got bytes that are damaged: {error}."
-            ) from error
+        for part in iter(partial(file.read, _CHUNK), b"") if members is None else members.parts():
+            if isinstance(part, Damaged):
+                raise FormatError(
+                    f"{source.path}: expected compressed data, got bytes that are damaged: {part.__cause__}."
+                ) from part.__cause__
+            found += part or b""
+            if len(found) > LONGEST_LINE:
+                raise FormatError(f"{source.path}: expected a document of at most {LONGEST_LINE} bytes, got more.")
     return bytes(found).removeprefix(_BYTE_ORDER_MARK)
-
-
-def _parts(file: BinaryIO, path: str) -> Iterator[bytes]:
-    magic = file.read(4)
-    file.seek(0)
-    if magic.startswith(GZIP_MAGIC):
-        unpack: Any = zlib.decompressobj(31)
-        while data := file.read(_CHUNK):
-            while data:
-                yield unpack.decompress(data, _CHUNK)
-                data = unpack.unconsumed_tail or unpack.unused_data
-                if unpack.eof:
-                    unpack = zlib.decompressobj(31)
-        return
-    if magic == ZSTD_MAGIC:
-        zstandard = import_zstandard(path)
-        try:
-            with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False) as reader:
-                while data := reader.read(_CHUNK):
-                    yield data
-        except zstandard.ZstdError as error:
-            raise EOFError(str(error)) from error
-        return
-    while data := file.read(_CHUNK):
-        yield data
 
 
 def decoded(data: bytes, place: Place) -> Any:

@@ -10,8 +10,8 @@ from rollout_trace.data.extras import PolicySpan, as_policy_spans
 from rollout_trace.data.lists import ListSpan
 from rollout_trace.data.model import Cost, LogprobsMode, StepStatus, TokenIssue, TokenSource, Usage, amend
 from rollout_trace.data.tokens import TokenStore, readonly
+from rollout_trace.file.decode import facts_of, run_of
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.step_facts import facts_of, run_of
 from rollout_trace.wire import align
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.steps import Stores

@@ -280,7 +280,7 @@ class OtherProcesses:
             return
         if self._around and self._size is not None:
             # Imported on use, here and below: most recordings need no reader.
-            from rollout_trace.file.episodes import attempts_in, leave_out
+            from rollout_trace.file.annotate import attempts_in, leave_out
 
             # Who started this process has perhaps written since that the attempt was thrown away. What it wrote
             # before it looked itself is seen here; what is written after that, it sees.
@@ -292,7 +292,7 @@ class OtherProcesses:
     def _give_rewards(self, output: str) -> None:
         """Notes rewards for trajectories that have no such one of their own; the innermost giver's counts."""
         from rollout_trace.file.annotate import append_notes, checked_note
-        from rollout_trace.file.episodes import of_episodes
+        from rollout_trace.file.annotate import of_episodes
 
         found = [(file, one.id, one.parent_id, one.reward, one.rewards or {})
                  for file, one in of_episodes(output, self._rewarded)]  # fmt: skip

@@ -24,7 +24,7 @@ from rollout_trace.credentials import cut_bytes
 from rollout_trace.data.model import Step, ToolRun
 from rollout_trace.data.redact import redacted_steps
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, environment_so_far, new_trajectory
-from rollout_trace.file import journal_format as form
+from rollout_trace.file import journal as form
 from rollout_trace.file.encode import in_parts
 from rollout_trace.file.fields import tool_run_json, trajectory_json
 from rollout_trace.file.journal import JournalFiles, Pin

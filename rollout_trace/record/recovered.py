@@ -21,13 +21,13 @@ from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import Cost, ErrorInfo, Step, amend
 from rollout_trace.data.trajectory import Trajectory, new_trajectory
 from rollout_trace.errors import WriteError
-from rollout_trace.file import journal_format as form
-from rollout_trace.file import journal_lock
+from rollout_trace.file import journal as form
+from rollout_trace.file import locking
 from rollout_trace.file.arrays import share_rows
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import from_parts
 from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX
-from rollout_trace.file.journal_format import Record
+from rollout_trace.file.journal import Record
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
@@ -299,7 +299,7 @@ def order(path: Path) -> tuple[str, int]:
 def _open(path: Path, report: RecoveryReport, stack: ExitStack) -> DeadJournal | None:
     try:
         file = stack.enter_context(path.open("rb", buffering=0))
-        is_held = journal_lock.hold(file.fileno())
+        is_held = locking.lock_open(file.fileno())
         if is_held is False:
             report.live.append(path)
             return None
@@ -363,9 +363,9 @@ def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
             f"reads versions up to {form.VERSION}. Recover it with a version of the library that is as new."
         )
     # A lock that we hold shows that its process is dead, unless it could not lock it.
-    if (is_held and head.get("is_locked")) or not journal_lock.may_live(head):
+    if (is_held and head.get("is_locked")) or not locking.may_live(head):
         return None
-    if head.get("host") == journal_lock.host():
+    if head.get("host") == locking.host():
         return ""
     return (
         f"written on the machine {head.get('host')!r} without a lock: recover it there, where its process can be seen"

@@ -17,13 +17,13 @@ from rollout_trace.data.episodes import Attempts
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
-from rollout_trace.file import journal_format as form
+from rollout_trace.file import journal as form
 from rollout_trace.file import shards_upload
 from rollout_trace.file.addresses import file_system, is_address, join, names_in, shown, to_local
-from rollout_trace.file.episodes import attempts_in, leave_out
+from rollout_trace.file.annotate import attempts_in, leave_out
 from rollout_trace.file.journal import SUFFIX, folder_of
 from rollout_trace.file.shards import Settings, ShardWriter, check_address, host_label, is_shard_name, lines_among
-from rollout_trace.file.shards_spool import (
+from rollout_trace.file.shards_upload import (
     Claim,
     claim,
     claim_new,
@@ -34,7 +34,8 @@ from rollout_trace.file.shards_spool import (
     stem_of,
 )
 from rollout_trace.file.shards_upload import send
-from rollout_trace.file.tail import cut_partial_line, ids_in
+from rollout_trace.file.append import cut_partial_line
+from rollout_trace.file.find import ids_in
 from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.record.recovered import (
     DamagedPlace,

@@ -312,7 +312,7 @@ class Sink:
         return error
 
     def _not_uploaded(self) -> str:
-        from rollout_trace.file.shards_spool import has_default_root
+        from rollout_trace.file.shards_upload import has_default_root
 
         unsent = self._unsent
         folder, count = unsent[0].path.parent, sum(one.trajectories for one in unsent)

@@ -12,13 +12,13 @@ import orjson
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.errors import FormatError
+from rollout_trace.file.addresses import replacing
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.file.lines import Damaged, lines
 from rollout_trace.file.locking import NoFileLocks, lock_for
 from rollout_trace.file.reader import read
-from rollout_trace.file.replacing import replacing
 from rollout_trace.file.writer import check_path
 
 TEST = "test"

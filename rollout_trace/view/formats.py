@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from rollout_trace.file.addresses import replacing
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.replacing import replacing
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace import guard
 from rollout_trace.file.addresses import absolute, is_address
+from rollout_trace.file.lines import line_at
 from rollout_trace.file.notes import Notes, load_notes
 from rollout_trace.file.reader import expand_paths
 from rollout_trace.view import index_worker
 from rollout_trace.view.index_build import Builder, Stopped
 from rollout_trace.view.index_cache import KeptStore
-from rollout_trace.view.index_file import FileState, file_state, is_up_to_date, notes_state, stored_line, trajectory_of
+from rollout_trace.view.index_file import FileState, file_state, is_up_to_date, notes_state, trajectory_of
 from rollout_trace.view.index_store import IndexedFile, Row, key_of, row_of
 from rollout_trace.view.query import read_query
 from rollout_trace.view.query_sql import Condition, order, where
@@ -284,7 +285,7 @@ class Index:
         Raises:
             OSError, EOFError: it cannot be read.
         """
-        return stored_line(file.path, self.store.lines_path, row.place, row.length)
+        return line_at(file.path, row.place, row.length, lambda: self.store.lines_path.open("rb"))
 
     def trajectory(self, file: IndexedFile, row: Row) -> Trajectory:
         """The trajectory of a row, with its notes.

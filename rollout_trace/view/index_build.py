@@ -6,15 +6,15 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, BinaryIO
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from rollout_trace import guard
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import open_binary, shown
-from rollout_trace.file.lines import Damaged, NumberedLines, Place, SplitLine
+from rollout_trace.file.lines import FAR, Damaged, LineStore, NumberedLines, Place, SplitLine, line_at
 from rollout_trace.file.notes import Notes, load_notes
 from rollout_trace.view.index_file import (
     FileState,
@@ -23,11 +23,9 @@ from rollout_trace.view.index_file import (
     file_state,
     is_up_to_date,
     notes_state,
-    stored_line,
     trajectory_of,
 )
 from rollout_trace.view.index_store import (
-    IN_STORE,
     IndexedFile,
     Row,
     Store,
@@ -48,8 +46,6 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.records import NoteRecord
 
-FAR = 4 << 20
-"""Bytes that may have to be unpacked before a line of a compressed file; a line behind that is kept unpacked."""
 _MOST_PROBLEMS = 1000
 """Of one file, that are kept."""
 _PAUSE = 0.5
@@ -201,7 +197,7 @@ class Builder:
         ).fetchall()
         for row in map(row_of, found):
             try:
-                line = stored_line(file.path, self._store.lines_path, row.place, row.length)
+                line = line_at(file.path, row.place, row.length, lambda: self._store.lines_path.open("rb"))
                 trajectory = trajectory_of(file.path, row.place.number, line, with_media=False)
             except (OSError, EOFError, FormatError):
                 # The file was changed since: it will be read anew.
@@ -219,8 +215,7 @@ class _Reading:
         self._store = store
         self._file = file
         self._notes = notes
-        self._stack = stack
-        self._lines: BinaryIO | None = None
+        self._lines = stack.enter_context(closing(LineStore(lambda: store.lines_path.open("ab"))))
         count = database.execute("SELECT count(*) FROM problems WHERE file = ?", (file.id,)).fetchone()
         self._problems = int(count[0])
 
@@ -236,33 +231,25 @@ class _Reading:
         except FormatError as error:
             self._problem(number, str(error))
             if isinstance(line, SplitLine):
-                self._add_behind_seam(number, line, lines)
+                self._add_last_member(number, line, lines)
             return
         self._add(trajectory, place, bytes(line), lines, 0)
 
-    def _add_behind_seam(self, number: int, line: SplitLine, lines: NumberedLines) -> None:
-        """The member before the seam may be damaged without its newline: what follows is a line of its own."""
-        data = bytes(line[line.seam :])
+    def _add_last_member(self, number: int, line: SplitLine, lines: NumberedLines) -> None:
+        """The member before it may be damaged without its newline: what follows is a line of its own."""
+        data = line.last_member()
         try:
             trajectory = trajectory_of(self._file.path, number, data, with_media=False)
         except FormatError:
             return
         place = lines.place
-        self._add(trajectory, place._replace(begin=place.begin + line.seam), data, lines, 1)
+        self._add(trajectory, place._replace(begin=place.begin + line.last_member_offset), data, lines, 1)
 
     def _add(self, trajectory: Trajectory, place: Place, line: bytes, lines: NumberedLines, part: int) -> None:
         if lines.is_packed and place.begin > FAR:
-            place = self._keep(line, place.number)
+            place = self._lines.keep(line, place.number)
         row = Row(0, self._file.id, place, len(line), part)
         add_row(self._database, row, _summary(trajectory, self._notes))
-
-    def _keep(self, line: bytes, number: int) -> Place:
-        if self._lines is None:
-            self._lines = self._stack.enter_context(self._store.lines_path.open("ab"))
-        begin = self._lines.tell()
-        self._lines.write(line)
-        self._lines.flush()
-        return Place(IN_STORE, begin, number)
 
     def _problem(self, number: int, text: str) -> None:
         self._problems += 1

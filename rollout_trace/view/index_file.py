@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollout_trace.file.addresses import is_address, open_binary, size_of
 from rollout_trace.file.decode import decode
 from rollout_trace.file.line_format import BadLine, at_any_depth
-from rollout_trace.file.lines import Place, line_at
+from rollout_trace.file.lines import Place
 from rollout_trace.file.media import MissingMedia, name_of_folder, restore
 from rollout_trace.file.notes import notes_path
 
@@ -114,14 +113,3 @@ def trajectory_of(path: str, number: int, line: bytes, *, with_media: bool) -> T
         return at_any_depth(decode, line)
     except BadLine as error:
         raise error.at(f"{path}, line {number}") from error
-
-
-def stored_line(path: str, lines_path: Path, place: Place, length: int) -> bytes:
-    """The bytes of a line of a file, or of those that are kept unpacked.
-
-    Raises:
-        OSError, EOFError: it cannot be read.
-    """
-    if place.member < 0:
-        return line_at(str(lines_path), place._replace(member=0), length)
-    return line_at(path, place, length)

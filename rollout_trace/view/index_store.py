@@ -15,9 +15,6 @@ from rollout_trace.view.model import Summary
 from rollout_trace.view.query_sql import COLUMNS, clean, column_values
 from rollout_trace.view.values import encode
 
-IN_STORE = -1
-"""``Place.member`` of a line that is kept unpacked beside the database."""
-
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files (
@@ -66,7 +63,7 @@ class Row(NamedTuple):
     place: Place
     length: int
     part: int = 0
-    """1: it is the part of a line behind its last seam, see ``SplitLine``."""
+    """1: it is the last member of a line, see ``SplitLine``."""
 
     @property
     def key(self) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address, open_binary
+from rollout_trace.file.lines import FilePart, begin_of_last, end_of_whole, is_packed, newlines_before
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import TrajectoryReader, expand_paths
-from rollout_trace.file.tail import Part, begin_of_last, end_of_whole, is_packed, newlines_before
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -71,7 +71,7 @@ class Lines:
         reader = TrajectoryReader([path], "skip", "keep")
         notes = None if begin == end else load_notes(path, self.problems.append)
         with open_binary(path) as file:
-            part = cast("BinaryIO", Part(file, begin, end))
+            part = cast("BinaryIO", FilePart(file, begin, end))
             for line in reader.read_lines(path, file=part):
                 if notes is not None:
                     notes.apply(line.trajectory)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rollout_trace._version import __version__
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file.replacing import replacing
+from rollout_trace.file.addresses import replacing
 from rollout_trace.view.assets import whole_page
 from rollout_trace.view.model import Alternative, StepView, Summary, Tokens
 from rollout_trace.view.tokens import TokenTexts

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import rollout_trace.file.schema as schemas
+import rollout_trace.file.records as schemas
 
 from .command import command
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.file import tail as tail_module
-from rollout_trace.file.tail import begin_of_last, end_of_whole, newlines_before
+from rollout_trace.file import lines as tail_module
+from rollout_trace.file.lines import begin_of_last, end_of_whole, newlines_before
 from rollout_trace.view.last import Follower, Line, Lines
 
 from .command import command

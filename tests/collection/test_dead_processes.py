@@ -11,7 +11,7 @@ import rollout_trace as rt
 from rollout_trace.collection import resume, session
 from rollout_trace.errors import WriteError
 from rollout_trace.file import shards_upload
-from rollout_trace.file.shards_spool import ROOT, spool_of
+from rollout_trace.file.shards_upload import ROOT, spool_of
 from rollout_trace.record import recovery
 from rollout_trace.testing import ScriptedServer
 from tests.collection import executor_agents as agents

@@ -15,8 +15,7 @@ from rollout_trace.errors import WriteError
 from rollout_trace.file import shards_upload
 from rollout_trace.file.addresses import is_address, shown, to_local
 from rollout_trace.file.shards import Settings
-from rollout_trace.file.shards_spool import ROOT, claim, spool_of, spooled
-from rollout_trace.file.shards_upload import UploadedShards, Uploader, send
+from rollout_trace.file.shards_upload import ROOT, UploadedShards, Uploader, claim, send, spool_of, spooled
 from rollout_trace.record.journal import Journal
 from rollout_trace.testing import ScriptedServer
 from tests.file.test_shards import Clock, made

@@ -28,7 +28,8 @@ from rollout_trace.data.model import (
 from rollout_trace.data.rows import RowStore
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file import JSONLWriter, read, schema
+from rollout_trace.file import JSONLWriter, read
+from rollout_trace.file import records as schema
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 
@@ -42,7 +43,7 @@ EXCHANGES = FIXTURE.with_name("rollout-trace-1-exchanges.jsonl")
 
 
 def test_the_schema_in_the_package_is_that_of_the_records() -> None:
-    """If not: python -m rollout_trace.file.schema"""
+    """If not: python -m rollout_trace.file.records"""
     assert schema.PATH.read_text(encoding="utf-8") == schema.text(schema.schema())
     assert schema.NOTE_PATH.read_text(encoding="utf-8") == schema.text(schema.note_schema())
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_trace.file import journal, journal_lock
-from rollout_trace.file import journal_format as form
-from rollout_trace.file.difference import difference
+from rollout_trace.file import journal, locking
+from rollout_trace.file import journal as form
 from rollout_trace.file.journal import JournalFiles, Pin, folder_of
+from rollout_trace.file.plain import difference
 
 HEAD = b'{"a":1}'
 
@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: pytes
 
 FULL = """
 import os, resource, sys
-from rollout_trace.file import journal_format as form
+from rollout_trace.file import journal as form
 from rollout_trace.file.journal import JournalFiles, Pin
 files, pin = JournalFiles(sys.argv[1]), Pin()
 limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -259,17 +259,17 @@ def test_a_forked_process_has_files_of_its_own(tmp_path: Path) -> None:
 
 def _is_held(path: Path) -> bool:
     with path.open("rb") as file:
-        return journal_lock.hold(file.fileno()) is False
+        return locking.lock_open(file.fileno()) is False
 
 
 def test_processes_without_locks_are_known_by_their_start() -> None:
-    first = journal_lock.owner()
-    assert journal_lock.may_live(first)
-    assert journal_lock.may_live({**first, "host": "another"})
-    assert not journal_lock.may_live({**first, "process_start": -1})
+    first = locking.owner()
+    assert locking.may_live(first)
+    assert locking.may_live({**first, "host": "another"})
+    assert not locking.may_live({**first, "process_start": -1})
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert not journal_lock.may_live({**first, "pid": ended.pid})
+    assert not locking.may_live({**first, "pid": ended.pid})
 
 
 def test_a_record_that_comes_after_the_close_leaves_no_file(tmp_path: Path) -> None:

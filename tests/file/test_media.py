@@ -22,7 +22,7 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, folder_of, restore
-from rollout_trace.file.schema import schema
+from rollout_trace.file.records import schema
 from rollout_trace.file.validate import Problem, validate
 from tests.strategies import PROFILE, texts, trajectories
 

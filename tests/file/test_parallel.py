@@ -19,11 +19,11 @@ import rollout_trace as rt
 from rollout_trace.data.model import new_step
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.errors import FormatError
-from rollout_trace.file import parallel, parallel_worker
+from rollout_trace.file import parallel
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.decode import build, decode, parse
 from rollout_trace.file.encode import encode
-from rollout_trace.file.parallel_worker import Batch, from_bytes, packed_line, parsed_line, parts_of, to_bytes
+from rollout_trace.file.parallel import Batch, _decoder, _encoder, packed_line, parsed_line, parts_of
 from rollout_trace.file.reader import TrajectoryReader
 from tests.amount import some
 from tests.file.processes import run
@@ -69,10 +69,10 @@ def test_a_packed_line_is_the_line(made_up: list[rt.Trajectory]) -> None:
     lines = [encode(one) for one in made_up]
     packed = [packed_line(at, parse(line)) for at, line in enumerate(lines)]
     try:
-        data = to_bytes(Batch([one for one in packed if one is not None]))
+        data = _encoder.encode(Batch([one for one in packed if one is not None]))
     except (OverflowError, UnicodeEncodeError):
         return
-    read = [build(parsed_line(one)) for one in from_bytes(data).lines]
+    read = [build(parsed_line(one)) for one in _decoder.decode(data).lines]
     for line, one in zip([line for line, one in zip(lines, packed, strict=True) if one is not None], read, strict=True):
         assert_same(decode(line), one)
 
@@ -81,7 +81,7 @@ def test_a_packed_line_is_the_line(made_up: list[rt.Trajectory]) -> None:
 def test_many_files_give_the_same_in_the_same_order(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel_worker, "PART_BYTES", 3000)
+    monkeypatch.setattr(parallel, "PART_BYTES", 3000)
     for number in range(5):
         write(tmp_path / f"part-a-{number}{suffix}", range(10 * number, 10 * number + 10))
     rt.annotate(tmp_path, "run13", reward=0.5)
@@ -92,7 +92,7 @@ def test_many_files_give_the_same_in_the_same_order(
 
 
 def test_parts_are_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_worker, "PART_BYTES", 3000)
+    monkeypatch.setattr(parallel, "PART_BYTES", 3000)
     for suffix in (".jsonl", ".jsonl.zst"):
         path = write(tmp_path / f"rollouts{suffix}", range(30))
         found = list(parts_of(str(path)))
@@ -148,7 +148,7 @@ def empty(path: Path) -> None:
 def test_errors_and_what_is_skipped_are_the_same(
     spoil: Callable[[Path], None], suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel_worker, "PART_BYTES", 3000)
+    monkeypatch.setattr(parallel, "PART_BYTES", 3000)
     for number in range(3):
         write(tmp_path / f"part-a-{number}{suffix}", range(20 * number, 20 * number + 20))
     spoil(tmp_path / f"part-a-1{suffix}")

@@ -17,7 +17,7 @@ from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
-from rollout_trace.file.schema import schema
+from rollout_trace.file.records import schema
 from tests.strategies import PROFILE, trajectories
 
 validator = jsonschema.Draft202012Validator(schema())

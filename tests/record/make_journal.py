@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 import rollout_trace as rt
-from rollout_trace.file import journal_format as form
+from rollout_trace.file import journal as form
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
 
 DATA = Path(__file__).parent / "data"

@@ -18,8 +18,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.clients import recorder
+from rollout_trace.file import journal as form
 from rollout_trace.file import journal as journal_files
-from rollout_trace.file import journal_format as form
 from rollout_trace.record import call as call_module
 from rollout_trace.record.call import Settings
 from rollout_trace.record.journal import Journal

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.file import journal_format as form
+from rollout_trace.file import journal as form
 from rollout_trace.record import call as call_module
 from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.record.journal import Journal

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.file.shards_spool import ROOT as SPOOL
-from rollout_trace.file.shards_spool import spool_of
+from rollout_trace.file.shards_upload import ROOT as SPOOL
+from rollout_trace.file.shards_upload import spool_of
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from tests.amount import some
 
