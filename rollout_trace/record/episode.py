@@ -291,8 +291,7 @@ class OtherProcesses:
 
     def _give_rewards(self, output: str) -> None:
         """Notes rewards for trajectories that have no such one of their own; the innermost giver's counts."""
-        from rollout_trace.file.annotate import append_notes, checked_note
-        from rollout_trace.file.annotate import of_episodes
+        from rollout_trace.file.annotate import append_notes, checked_note, of_episodes
 
         found = [(file, one.id, one.parent_id, one.reward, one.rewards or {})
                  for file, one in of_episodes(output, self._rewarded)]  # fmt: skip

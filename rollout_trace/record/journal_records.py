@@ -16,9 +16,9 @@ import msgspec
 
 from rollout_trace._forks import renew_after_fork
 from rollout_trace.data.model import ErrorInfo
-from rollout_trace.file.plain import Difference, difference
 from rollout_trace.file.encode import PARTS
 from rollout_trace.file.journal import STEPS, Record
+from rollout_trace.file.plain import Difference, difference
 from rollout_trace.record.call import AttemptMark, Call, Failure, Refusal, Settings
 from rollout_trace.wire.engine import Engine
 from rollout_trace.wire.profiles import EngineProfile, profiles

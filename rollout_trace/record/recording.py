@@ -376,8 +376,8 @@ def _check_file_settings(settings: dict[str, Any], target: object) -> None:
         return
     if not isinstance(target, (str, os.PathLike)):
         raise ValueError(f"{changed} is for a path: give it to the writer, JSONLWriter(path, {changed}).")
-    from rollout_trace.file.media import check_mode
     from rollout_trace.file.addresses import check_permissions
+    from rollout_trace.file.media import check_mode
     from rollout_trace.file.writer import check_lock_timeout
 
     check_mode(settings["media"])

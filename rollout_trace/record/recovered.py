@@ -26,8 +26,7 @@ from rollout_trace.file import locking
 from rollout_trace.file.arrays import share_rows
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import from_parts
-from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX
-from rollout_trace.file.journal import Record
+from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, Record
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
@@ -228,7 +227,7 @@ def _decoded(record: Record, texts: list[bytes | None], pieces: Pieces) -> list[
         return []
 
 
-# Before two threads can be the first to read them: file/step_json.py.
+# Before two threads can be the first to read them: file/fields.py.
 msgspec.json.Decoder(tuple[Cost, ErrorInfo])
 _AMENDED: dict[str, Callable[[Any], Any]] = {
     "reward": lambda value: user_values.finite_number(value, "reward"),

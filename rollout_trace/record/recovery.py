@@ -21,6 +21,8 @@ from rollout_trace.file import journal as form
 from rollout_trace.file import shards_upload
 from rollout_trace.file.addresses import file_system, is_address, join, names_in, shown, to_local
 from rollout_trace.file.annotate import attempts_in, leave_out
+from rollout_trace.file.append import cut_partial_line
+from rollout_trace.file.find import ids_in
 from rollout_trace.file.journal import SUFFIX, folder_of
 from rollout_trace.file.shards import Settings, ShardWriter, check_address, host_label, is_shard_name, lines_among
 from rollout_trace.file.shards_upload import (
@@ -28,14 +30,12 @@ from rollout_trace.file.shards_upload import (
     claim,
     claim_new,
     remove_if_empty,
+    send,
     spool_of,
     spooled,
     stale_claims,
     stem_of,
 )
-from rollout_trace.file.shards_upload import send
-from rollout_trace.file.append import cut_partial_line
-from rollout_trace.file.find import ids_in
 from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.record.recovered import (
     DamagedPlace,

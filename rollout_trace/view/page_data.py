@@ -66,7 +66,7 @@ class NoteRequest(msgspec.Struct, forbid_unknown_fields=True):
     values: NoteValues
 
 
-# Of all threads that answer, which would look at the types: file/step_json.py.
+# Of all threads that answer, which would look at the types: file/fields.py.
 _note_request = msgspec.json.Decoder(NoteRequest)
 _summary = msgspec.json.Decoder(Summary)
 
