@@ -59,9 +59,8 @@ if TYPE_CHECKING:
     from rollout_trace.record.recovery import Recovered, recover
     from rollout_trace.record.recovery_output import RecoveryReport
     from rollout_trace.train.checks import Finding
-    from rollout_trace.train.comparison import Comparison, compare
     from rollout_trace.train.drift import Drift, drift
-    from rollout_trace.train.evaluation import pass_at_k, pass_hat_k
+    from rollout_trace.train.evaluation import Comparison, compare, pass_at_k, pass_hat_k
     from rollout_trace.train.groups import Group, groups, run_advantages
     from rollout_trace.train.retokenize import RetokenizeReport
     from rollout_trace.train.selection import SequenceOptions
@@ -87,8 +86,7 @@ _HOMES = {
     "rollout_trace.collection.facts": ("CallTotals",),
     "rollout_trace.collection.summary": ("CollectSummary",),
     "rollout_trace.collection.totals": ("PassRate", "Percentiles"),
-    "rollout_trace.train.comparison": ("Comparison", "compare"),
-    "rollout_trace.train.evaluation": ("pass_at_k", "pass_hat_k"),
+    "rollout_trace.train.evaluation": ("Comparison", "compare", "pass_at_k", "pass_hat_k"),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
     "rollout_trace.wire.engine": ("Engine",),
     "rollout_trace.data.costs": ("Price", "PriceTable"),

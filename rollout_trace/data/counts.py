@@ -173,6 +173,7 @@ COSTS: Final = (
     CostPlace(("estimated_cost",), "DeepInfra, its API's reference"),
     CostPlace(("cost",), "Eden AI: LiteLLM 1.110, source", of_answer=True),
 )
+_COST_NAMES: Final = frozenset(row.path[0] for row in COSTS)
 SPAN_COSTS: Final = (
     "llm.cost.total",  # OpenInference 0.1.42, source.
     "gen_ai.usage.cost",  # Langfuse and others.
@@ -277,6 +278,8 @@ def long_writes(usage: Usage) -> int:
 
 def cost_in(usage: Mapping[str, Any] | None, answer: Mapping[str, Any] | None) -> float | None:
     """The cost of a call in US dollars, from ``Usage.extra`` and ``Step.extra``; None where no place has one."""
+    if _COST_NAMES.isdisjoint(usage or ()) and _COST_NAMES.isdisjoint(answer or ()):
+        return None
     found = (amount_of(value_at(answer if row.of_answer else usage, row.path), row.unit) for row in COSTS)
     amount = next((one for one in found if one is not None), None)
     upstream, is_own_key = amount_of(value_at(usage, _UPSTREAM)), value_at(usage, _OWN_KEY)

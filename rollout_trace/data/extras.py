@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.tokens import readonly, same_array
+from rollout_trace.data.tokens import Stored, readonly, same_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -205,7 +205,7 @@ def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
     return experts
 
 
-class TopTokenRows:
+class TopTokenRows(Stored):
     """``TopTokens`` of a prompt, whose rows are shared with other prompts."""
 
     __slots__ = ("ids", "logprobs")
@@ -218,14 +218,8 @@ class TopTokenRows:
         """The arrays."""
         return TopTokens(self.ids.get(), self.logprobs.get())
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TopTokenRows, (self.ids, self.logprobs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TopTokenRows:
-        return self
-
-
-class JSONText:
+class JSONText(Stored):
     """A value as the bytes of its JSON, decoded whenever it is read.
 
     For large values that few read: as objects they take ten times the memory, and every pass of the garbage collector
@@ -254,12 +248,6 @@ class JSONText:
             return
         for part in parts:
             yield JSONText(bytes(part)).get()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return JSONText, (self.data,)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> JSONText:
-        return self
 
 
 _list = msgspec.json.Decoder(list[msgspec.Raw])

@@ -165,7 +165,7 @@ class Break:
         if predecessor is None:
             return None
         previous, completion, row = predecessor
-        before = Span(completion.segment, 0, completion.stop).get()
+        before = completion.segment.ids(0, completion.stop)
         prompt = self._prompt.get()
         at = common_prefix(before, prompt)
         if at == len(before):
@@ -198,7 +198,7 @@ def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False
 
 
 def _first_id(span: Span) -> int:
-    return int(Span(span.segment, 0, 1).get()[0])
+    return int(span.segment.ids(0, 1)[0])
 
 
 def _ids(array: IntArray, at: int) -> tuple[int, ...]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from operator import index
+from operator import attrgetter, index
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, get_args
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.model import StepStatus, shared
+from rollout_trace.data.model import STORED, StepStatus, stored_ids
 from rollout_trace.data.tokens import FLOAT32_MAX, Span
 from rollout_trace.train.check_codes import ISSUE_CODES
+from rollout_trace.train.extras import versions_of
 from rollout_trace.train.shaping import constrained
-from rollout_trace.train.step_extras import versions_of
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -156,9 +156,9 @@ def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | 
     """The reason for which a step is not trained on, None where it is: a status, ``not_trainable``, the code of its
     ``token_issue``, or the fault of its ids or logprobs."""
     allowed = options.get("allow", ())
-    for reason in (_record_problem(step, allowed), _token_problem(step)):
-        if reason is not None:
-            return reason
+    reason = _record_problem(step, allowed) or _token_problem(step)
+    if reason is not None:
+        return reason
     if step.token_source == "retokenized" and "retokenized" not in allowed:
         return "retokenized"
     if options.get("constrained") == "drop" and "constrained_sampling" not in allowed and constrained(step) is not None:
@@ -169,12 +169,15 @@ def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | 
 
 def n_sampled(step: Step) -> int | None:
     """Number of completion ids of a step, without building their array; None where it has none."""
-    return _n_ids(shared(step, "completion_token_ids"))
+    return _n_ids(stored_ids(step)[1])
 
 
 def n_prompt(step: Step) -> int | None:
     """Number of prompt ids of a step; None where it has none."""
-    return _n_ids(shared(step, "prompt_token_ids"))
+    return _n_ids(stored_ids(step)[0])
+
+
+_stored_tokens = attrgetter(*(STORED + name for name in ("prompt_token_ids", "completion_token_ids", "logprobs")))
 
 
 def _n_ids(ids: Any) -> int | None:
@@ -191,14 +194,14 @@ def _record_problem(step: Step, allowed: Collection[str]) -> str | None:
 
 
 def _token_problem(step: Step) -> str | None:
-    length = n_sampled(step)
+    prompt, completion, logprobs = _stored_tokens(step)
+    length = _n_ids(completion)
     if length is None:
         return "ids_missing"
-    if shared(step, "prompt_token_ids") is None:
+    if prompt is None:
         return "prompt_ids_missing"
     if not length:
         return "empty_completion"
-    logprobs = step.logprobs
     if logprobs is None:
         return None
     return "lengths_differ" if len(logprobs) != length else logprobs_problem(logprobs)
