@@ -212,16 +212,10 @@ def value_at(values: Any, path: Sequence[str]) -> Any:
 
 
 def counts_from(shape: Shape, get: Callable[[Path], int | None]) -> tuple[dict[str, Any], list[Path]]:
-    """The fields of a ``Usage``, from the places of a shape.
+    """The fields of a ``Usage`` but ``extra``, by the places of a shape; and the paths of counts that they say in full.
 
     Where several places have one, the largest holds: gateways fill fields that they do not know with zeros.
-
-    Args:
-        shape: who names them.
-        get: the count at a path; None where there is none.
-
-    Returns:
-        The fields but ``extra``; and the paths of the counts that they say in full.
+    ``get``: the count at a path; None where there is none.
     """
     read = [(row, value) for row in _PLACES[shape] if (value := get(row.path)) is not None]
     own: dict[str, int] = {}

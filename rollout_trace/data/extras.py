@@ -64,11 +64,7 @@ def _unpickled(kind: type[_Arrays], *arrays: Any) -> _Arrays:
 
 
 def _as_array(values: Any, name: str) -> Any:
-    """Lists set by hand as a read-only array: float32 of logprobs, otherwise int32.
-
-    Raises:
-        ValueError: the lists differ in length, or hold other values.
-    """
+    """Lists set by hand as a read-only array: float32 of logprobs, otherwise int32. Raises ValueError for others."""
     import numpy as np
 
     is_float = name.endswith("logprobs")
@@ -151,11 +147,7 @@ class PolicySpan(NamedTuple):
 
 
 def as_policy_spans(values: Any, name: str = "policy_spans") -> tuple[PolicySpan, ...]:
-    """Spans set by hand, as ``PolicySpan`` or any three values.
-
-    Raises:
-        ValueError: one is something else.
-    """
+    """Spans set by hand, as ``PolicySpan`` or any three values. Raises ValueError for anything else."""
     try:
         return tuple(
             PolicySpan(index(begin), index(end), version if isinstance(version, str) else index(version))
@@ -186,8 +178,7 @@ class ExtraIssue:
 def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
     """Routed experts as a read-only array [positions, layers, k]; other whole numbers than the three types as int32.
 
-    Raises:
-        ValueError: no array of whole numbers with three dimensions, or a number beyond int32.
+    Raises ValueError for what is no such array, or beyond int32.
     """
     import numpy as np
 

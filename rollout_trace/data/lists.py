@@ -151,11 +151,7 @@ class PackedTexts(Stored):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> PackedTexts:
-        """Texts as they are stored.
-
-        Raises:
-            TypeError: one is no text.
-        """
+        """Texts as they are stored."""
         parts = [text.encode("utf-8", "surrogatepass") for text in texts]
         return cls(BETWEEN.join(parts), len(parts))
 
@@ -188,11 +184,7 @@ def from_plain(text: str) -> PackedTexts:
 
 
 def as_token_texts(values: Any, name: str = "token_texts") -> PackedTexts:
-    """Texts set by hand, as they are stored.
-
-    Raises:
-        ValueError: they are no list of texts.
-    """
+    """Texts set by hand, as they are stored. Raises ValueError for anything but a list of texts."""
     try:
         if not isinstance(values, (str, bytes)):
             return PackedTexts.of(values)

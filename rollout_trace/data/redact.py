@@ -83,13 +83,8 @@ def redacted_steps(steps: Iterable[Step], change: Change | None) -> list[Step]:
     A step whose prompt or completion changes loses its token ids, logprobs, extras, lists in ``extra``, and bodies, is
     not trainable, and has the ``token_issue`` ``redacted``. So does a later step whose prompt ids repeat those of a
     completion that changed.
-
-    Args:
-        steps: in their order.
-        change: called for each text in the fields that rules change; None: keys are cut out of all fields.
     """
-    redaction = StepRedaction(change)
-    return [redaction.step(step) for step in steps]
+    return list(map(StepRedaction(change).step, steps))
 
 
 def redacted(trajectory: Trajectory, change: Change | None) -> Trajectory:
@@ -117,12 +112,7 @@ def redacted(trajectory: Trajectory, change: Change | None) -> Trajectory:
 
 
 def changed_fields(values: Mapping[str, Any], change: Change | None = None) -> dict[str, Any]:
-    """Those of a step's fields whose texts change, as they become.
-
-    Args:
-        values: fields by name, as they are stored; not ``messages`` and ``tools``, which steps share.
-        change: as for ``redacted_steps``.
-    """
+    """Those of a step's fields, as they are stored, whose texts change; without ``messages`` and ``tools``."""
     if change is None and not _hold_key(values.values()):
         return {}
     changed: dict[str, Any] = {}
@@ -199,7 +189,6 @@ class StepRedaction:
     """Redacts the steps of one trajectory, in their order. They share messages: each is changed once."""
 
     def __init__(self, change: Change | None) -> None:
-        """``change``: as for ``redacted_steps``."""
         self._change = change
         self._lists: dict[int, _List] = {}
         self._known: dict[int, tuple[Any, Any]] = {}
@@ -354,14 +343,7 @@ def change_value(value: Any, place: str, change: Change, *, numbers: bool = Fals
     """The value with every text in it changed, keys of objects included; the value itself where none does.
 
     What JSON has no form for (Pydantic objects, dataclasses, paths, ...) is taken as what a file would hold: its
-    fields, or its ``repr``.
-
-    Args:
-        value: any value.
-        place: where it stands; the places of its parts begin with it. That of a key ends with `` (key)``.
-        change: called for each text.
-        numbers: whole numbers are changed too, where their digits as a text would be.
-        depth: levels of nesting that contain it.
+    fields, or its ``repr``. ``numbers``: whole numbers are changed too, where their digits as a text would be.
     """
     if isinstance(value, str):
         # Without its subclass: an enum's member is written as its text, too.
@@ -401,18 +383,13 @@ def _object(value: Mapping[Any, Any], place: str, change: Change, numbers: bool,
         changed_key = _changed_as(text, text, f"{place}.{text} (key)", change)
         changed = change_value(item, f"{place}.{text}", change, numbers=numbers, depth=depth)
         if changed_key is not text:
-            is_same, key = False, _free_key(changed_key, items)
+            is_same, key, number = False, changed_key, 2
+            # Two keys that become one text must not cost an item.
+            while key in items:
+                key, number = f"{changed_key} ({number})", number + 1
         is_same = is_same and changed is item
         items[key] = changed
     return value if is_same else items
-
-
-def _free_key(key: str, taken: Mapping[Any, Any]) -> str:
-    """The key, numbered where another item has it: two that become one text must not cost an item."""
-    found, number = key, 2
-    while found in taken:
-        found, number = f"{key} ({number})", number + 1
-    return found
 
 
 def _list(value: Any, place: str, change: Change, numbers: bool, depth: int) -> Any:
@@ -452,12 +429,7 @@ _RULED_OF: Mapping[type, frozenset[str]] = {
 def change_record(value: Any, place: str, change: Change, *, everywhere: bool = False, numbers: bool = False) -> Any:
     """``change_value`` of a field of a record: also of records in it, and tuples of them, which stay such.
 
-    Args:
-        value: any value.
-        place: where it stands.
-        change: called for each text.
-        everywhere: every field of a record is changed, not only those of ``_RULED_OF``.
-        numbers: as for ``change_value``; not those of errors.
+    ``everywhere``: every field of a record is changed, not only those of ``_RULED_OF``. Numbers of errors are not.
     """
     if isinstance(value, tuple) and value and (type(value[0]) in _RULED_OF or type(value[0]) is PolicySpan):
         parts = [

@@ -157,10 +157,7 @@ def _restore_segment(tree: Tree, _: Segment | None, base: Segment | None, start:
 
 
 class Tree:
-    """Identifies the store that a segment belongs to.
-
-    A reference to the store itself would be a cycle, never freed in trainers that switch the garbage collector off.
-    """
+    """Identifies the store of a segment: without a cycle, never freed in trainers that switch the collector off."""
 
     __slots__ = ()
 
@@ -285,11 +282,7 @@ def common_prefix(one: IntArray, other: IntArray) -> int:
 
 
 def as_int32(values: Any, name: str = "token ids") -> IntArray:
-    """Token ids as a read-only int32 array.
-
-    Raises:
-        ValueError: an id is not a whole number from 0 to 2**31 - 1, or the array is not one-dimensional.
-    """
+    """Token ids as a read-only int32 array. Raises ValueError for what is no flat list of ids from 0 to 2**31 - 1."""
     import numpy as np
 
     array = np.asarray(values)
@@ -303,11 +296,7 @@ def as_int32(values: Any, name: str = "token ids") -> IntArray:
 
 
 def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
-    """Numbers as a read-only float32 array.
-
-    Raises:
-        ValueError: a value is not a number or exceeds the range of float32, or the array is not one-dimensional.
-    """
+    """Numbers as a read-only float32 array. Raises ValueError for what is no flat list of numbers within its range."""
     import numpy as np
 
     try:
@@ -350,11 +339,9 @@ def _brief(values: Any) -> str:
 
 
 def array_of(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
-    """int32 (``i``) or float32 (``f``) of numbers in its range, read-only: its memory is of bytes.
+    """int32 (``i``) or float32 (``f``) of numbers, read-only: its memory is of bytes.
 
-    Raises:
-        struct.error: one of the values is no number, or no int32.
-        OverflowError: one of the values is beyond float32.
+    Raises struct.error for what is no number or no int32, OverflowError for what is beyond float32.
     """
     import numpy as np
 

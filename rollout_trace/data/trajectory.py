@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
@@ -25,38 +25,6 @@ if TYPE_CHECKING:
     from rollout_trace.train.sequence import Sequences
 
 
-class StepSource(Protocol):
-    """The recorded calls of an open trajectory."""
-
-    @property
-    def is_ours(self) -> bool:
-        """True in the process that opened the trajectory. What a forked process records would be lost."""
-
-    def steps(self) -> list[Step]:
-        """The steps so far, in the order their calls began."""
-
-
-class Recorder(Protocol):
-    """Records into a trajectory. The trajectory uses no more of it than this, so data imports no recorder."""
-
-    @property
-    def log(self) -> StepSource | None:
-        """The recorded calls while the trajectory is open; None once it is closed."""
-
-    def complete(self, trajectory: Trajectory) -> StepSource | None:
-        """Decodes the calls of a closed trajectory and completes its fields, the first time that nothing runs any more.
-
-        Returns the recorded calls where that is not possible yet: the trajectory is open, or a stream that began inside
-        is still being read. None once the trajectory is complete.
-        """
-
-    def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
-        """Called after a public field was set."""
-
-    def was_written(self, trajectory: Trajectory, target: object) -> None:
-        """Called after the closed trajectory was written to ``target``."""
-
-
 class _Referable:
     """Makes a slotted dataclass weakly referenceable; ``dataclass(weakref_slot=True)`` needs Python 3.11."""
 
@@ -69,8 +37,15 @@ class Trajectory(_Referable):
     """A run of one task by one agent: its steps in the order their calls began, rewards, tool runs and metadata."""
 
     # First: from then on `__setattr__` can read it.
-    _recorder: Recorder | None = field(default=None, init=False, repr=False)
-    """None for a trajectory that was not recorded here: read from a file, or made by hand."""
+    _recorder: Any = field(default=None, init=False, repr=False)
+    """What records into it; None where it was read from a file, or made by hand. It has
+
+    - ``log``: the recorded calls while the trajectory is open, with ``is_ours`` (False in a forked process) and
+      ``steps()``; None once it is closed;
+    - ``complete(trajectory)``: decodes the calls of a closed trajectory and completes its fields, the first time that
+      nothing runs any more; returns the recorded calls where that is not possible yet, else None;
+    - ``was_set(trajectory, name, value)`` and ``was_written(trajectory, target)``, which are called afterwards.
+    """
     _later: dict[str, Any] | None = field(default=None, init=False, repr=False)
     """What the fields are completed from whose slots are empty: functions that make them, or their values so far."""
     id: str = field(default_factory=new_id)
@@ -298,7 +273,7 @@ class Trajectory(_Referable):
     def is_open(self) -> bool:
         """True while calls can still be recorded, in the process that opened it."""
         log = None if self._recorder is None else self._recorder.log
-        return log is not None and log.is_ours
+        return log is not None and bool(log.is_ours)
 
 
 def to_task(value: Any) -> Task | None:
@@ -421,18 +396,14 @@ def each_trajectory(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator
     if isinstance(trajectories, Trajectory):
         return iter((trajectories,))
     if isinstance(trajectories, (str, bytes, os.PathLike)) or not hasattr(trajectories, "__iter__"):
-        raise TypeError(_not_a_trajectory(trajectories, "trajectories"))
+        _require_trajectory(trajectories, "trajectories")
     return map(_require_trajectory, trajectories)
 
 
-def _require_trajectory(one: Any) -> Trajectory:
-    if not isinstance(one, Trajectory):
-        raise TypeError(_not_a_trajectory(one, "a trajectory"))
-    return one
-
-
-def _not_a_trajectory(found: Any, expected: str) -> str:
-    if isinstance(found, (str, bytes, os.PathLike)):
-        path = user_values.brief(os.fsdecode(found))
-        return f"expected {expected}, got the path {path}; give what rt.read({path}) yields."
-    return f"expected {expected}, got {user_values.brief(found)} ({type(found).__name__})."
+def _require_trajectory(one: Any, expected: str = "a trajectory") -> Trajectory:
+    if isinstance(one, Trajectory):
+        return one
+    if isinstance(one, (str, bytes, os.PathLike)):
+        path = user_values.brief(os.fsdecode(one))
+        raise TypeError(f"expected {expected}, got the path {path}; give what rt.read({path}) yields.")
+    raise TypeError(f"expected {expected}, got {user_values.brief(one)} ({type(one).__name__}).")

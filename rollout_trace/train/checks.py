@@ -52,10 +52,6 @@ def check(trajectory: Trajectory, *, vocab_size: int | None = None) -> list[Find
 
     Every step that ``trajectory.sequences()`` leaves out has a finding whose code is the reason. Steps that are not
     trainable, and completions that are cached or superseded, are not checked further.
-
-    Args:
-        trajectory: the trajectory to check; it is not changed.
-        vocab_size: valid ids are below this number. None: any int32 from 0 on is valid.
     """
     return check_with_rows(trajectory, vocab_size=vocab_size)[0]
 
@@ -79,8 +75,10 @@ def check_with_rows(trajectory: Trajectory, *, vocab_size: int | None = None) ->
 
 def _step_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
     if step.status != "ok":
+        cause = "" if step.error is None else f" ({step.error.type}: {step.error.message})"
+        message = f"status is {step.status!r}{cause}: it is left out of the sequences."
         # A status that a newer version wrote: no status of this version is fatal either.
-        yield finding(step.status, _status_message(step), step.id, unknown="warning")
+        yield finding(step.status, message, step.id, unknown="warning")
     if not step.trainable:
         yield finding("not_trainable", "trainable is False: it is left out of the sequences.", step.id)
         if step.token_issue is not None and step.token_issue.code == "redacted":
@@ -107,11 +105,6 @@ def _issue_finding(step: Step, issue: TokenIssue) -> Finding:
         # Nothing was lost: there are no ids to be had.
         return Finding(code=issue.code, grade="info", message=issue.message, step_id=step.id)
     return finding(issue.code, issue.message, step.id)
-
-
-def _status_message(step: Step) -> str:
-    cause = "" if step.error is None else f" ({step.error.type}: {step.error.message})"
-    return f"status is {step.status!r}{cause}: it is left out of the sequences."
 
 
 def _missing_findings(step: Step) -> Iterator[Finding]:
@@ -276,24 +269,16 @@ def _abort_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding
 
 
 class InRange:
-    """Called with the stored ids of a step, whether they are all in range. For the steps of one trajectory.
-
-    Args:
-        vocab_size: ids from 0 to below it are in range. None: all that are not negative.
-    """
+    """Called with the stored ids of a step, whether they are all in range. For the steps of one trajectory."""
 
     def __init__(self, vocab_size: int | None) -> None:
+        """``vocab_size``: ids from 0 to below it are in range. None: all that are not negative."""
         self.vocab_size = vocab_size
         self._sound: dict[Segment, int] = {}
         """Segments whose ids are in range, and those of their bases, up to this position."""
 
     def __call__(self, stored: Any) -> bool:
-        """Returns whether ids are in range.
-
-        Args:
-            stored: what ``shared(step, ...)`` gives. False is certain for an array; for a span it may be due to an id
-                before its start. None is in range.
-        """
+        """Returns whether what ``shared(step, ...)`` gives is in range. False may be due to an id before a span."""
         if stored is None:
             return True
         return self._is_sound_span(stored) if isinstance(stored, Span) else self._is_sound(stored)
@@ -334,10 +319,13 @@ class InRange:
 def _field_problems(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
     """Yields code and message of each problem with extras and unread fields, with the number of steps that have it."""
     found: dict[tuple[str, str], tuple[str, dict[str, None]]] = {}
-    for problems in (_extra_problems, _unread_problems):
-        for step in steps:
-            for code, field, text in problems(step):
-                found.setdefault((code, field), (text, {}))[1][step.id] = None
+    unread = " is in no place that is known; please report the provider and the field."
+    for step in steps:
+        for code, field, text in _extra_problems(step):
+            found.setdefault((code, field), (text, {}))[1][step.id] = None
+    for step in steps:
+        for code, path in _unread(step) if step.status != "cached" else ():
+            found.setdefault((code, f"`{path}`"), (unread, {}))[1][step.id] = None
     for (code, field), (text, ids) in found.items():
         first = next(iter(ids))
         where = f"step {first}" if len(ids) == 1 else f"{len(ids)} steps, the first {first}"
@@ -359,13 +347,8 @@ def _extra_problems(step: Step) -> Iterator[tuple[str, str, str]]:
             yield "extra_withheld", f"{name}, not_aligned", f": {problem}."
 
 
-def _unread_problems(step: Step) -> Iterator[tuple[str, str, str]]:
-    """Fields that look like a usage, a cost or an error, and stand in ``extra`` because no place for it is known."""
-    for code, path in _unread(step) if step.status != "cached" else ():
-        yield code, f"`{path}`", " is in no place that is known; please report the provider and the field."
-
-
 def _unread(step: Step) -> Iterator[tuple[str, str]]:
+    """Code and path of fields that look like a usage, a cost or an error, and stand in ``extra``: no place is known."""
     usage, completion = step.usage or Usage(), step.completion
     counts, rest = list(_fields("usage.extra", usage.extra)), list(_fields("extra", step.extra))
     rest += _fields("completion.extra", None if completion is None else completion.extra)

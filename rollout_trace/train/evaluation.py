@@ -83,8 +83,14 @@ def _mean(
         raise ValueError(f"rt.{name}: k is {k}; give a number of runs, 1 or more.")
     if on_short not in ("raise", "drop"):
         raise ValueError(f"rt.{name}: on_short is {brief(on_short)}; it can be 'raise' or 'drop'.")
-    passes = _passes(threshold, name)
-    counted = [(group, *_count(group, passes)) for group in groups(trajectories, key=key)]
+    passes: Any = threshold
+    if not callable(threshold):
+        least = finite_number(threshold, f"threshold of rt.{name}")
+        passes = lambda run: None if run.reward is None else finite_reward(run) >= least  # noqa: E731
+    counted = []
+    for group in groups(trajectories, key=key):
+        results = [bool(result) for run in group.trajectories if (result := passes(run)) is not None]
+        counted.append((group, len(results), sum(results)))
     if not counted:
         raise ValueError(f"rt.{name}: no trajectory is in a group: give their group_id, or key=.")
     short = [(group, n) for group, n, _ in counted if n < k]
@@ -103,19 +109,6 @@ def _too_short(short: list[tuple[Group, int]], of: int, k: int) -> str:
         f"{len(short)} of {of} groups have fewer than k={k} scored runs, the first {brief(group.id)} with {n} of its "
         f"{runs} runs{hint}"
     )
-
-
-def _passes(threshold: Any, name: str) -> Callable[[Trajectory], bool | None]:
-    if callable(threshold):
-        return threshold  # type: ignore[no-any-return]
-    least = finite_number(threshold, f"threshold of rt.{name}")
-    return lambda run: None if run.reward is None else finite_reward(run) >= least
-
-
-def _count(group: Group, passes: Callable[[Trajectory], bool | None]) -> tuple[int, int]:
-    """Number of scored runs, and of those that pass."""
-    results = [bool(result) for run in group.trajectories if (result := passes(run)) is not None]
-    return len(results), sum(results)
 
 
 def chance_of_any(n: int, c: int, k: int) -> float:
@@ -222,7 +215,10 @@ def compare(
         TypeError: one of them is no trajectory.
         ValueError: no task has scored runs in both; an option or a reward is invalid.
     """
-    _check(confidence, resamples)
+    if not 0 < finite_number(confidence, "confidence of rt.compare") < 1:
+        raise ValueError(f"rt.compare: confidence is {brief(confidence)}; give a number between 0 and 1, such as 0.95.")
+    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 1:
+        raise ValueError(f"rt.compare: resamples is {brief(resamples)}; give a whole number, 1 or more.")
     of_a, of_b = (_Side(runs, signal, key or _task_of) for runs in (a, b))
     shared = [task for task in of_a.means if task in of_b.means]
     if not shared:
@@ -282,13 +278,6 @@ def _value(run: Trajectory, signal: str | None) -> float | None:
         return None if run.reward is None else finite_reward(run)
     value = (run.rewards or {}).get(signal)
     return None if value is None else finite_number(value, f"trajectory {run.id!r}: its reward {signal!r}")
-
-
-def _check(confidence: float, resamples: int) -> None:
-    if not 0 < finite_number(confidence, "confidence of rt.compare") < 1:
-        raise ValueError(f"rt.compare: confidence is {brief(confidence)}; give a number between 0 and 1, such as 0.95.")
-    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 1:
-        raise ValueError(f"rt.compare: resamples is {brief(resamples)}; give a whole number, 1 or more.")
 
 
 def _nothing_shared(a: _Side, b: _Side, signal: str | None) -> str:

@@ -23,7 +23,6 @@ from rollout_trace.train.sequence import Placeholder
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
-    from rollout_trace.data.tokens import FloatArray
 
 Placed: TypeAlias = "tuple[Step, int, int]"
 """A step of a row, with begin and end of its whole completion."""
@@ -115,21 +114,15 @@ def _covers(spans: tuple[PolicySpan, ...], length: int) -> bool:
 def versions_of(step: Step, n_completion: int) -> list[PolicySpan]:
     """Which version of the weights sampled which positions of the completion; empty where it is not known.
 
-    A ``policy_version`` that somebody set after the recording counts for the whole completion: the engine's own label
-    may be ``default`` for all.
+    A ``policy_version`` that is not what the spans give, all of them or each once, joined by commas, was set after the
+    recording, and counts for the whole completion: the engine's own label may be ``default`` for all.
     """
     spans, version = step.policy_spans, step.policy_version
-    if spans and _covers(spans, n_completion) and _is_of(version, [span.version for span in spans]):
+    texts = [str(span.version) for span in spans or ()]
+    is_own = version is None or str(version) in (",".join(texts), ",".join(dict.fromkeys(texts)))
+    if spans and is_own and _covers(spans, n_completion):
         return list(spans)
     return [] if version is None else [PolicySpan(0, n_completion, version)]
-
-
-def _is_of(version: str | int | None, versions: list[str | int]) -> bool:
-    """Returns whether a step's version is what its spans give: those of all spans, or each once, joined by commas."""
-    if version is None:
-        return True
-    texts = list(map(str, versions))
-    return str(version) in (",".join(texts), ",".join(dict.fromkeys(texts)))
 
 
 def placeholders(step: Step) -> Iterator[Placeholder]:
@@ -154,12 +147,9 @@ def placeholders(step: Step) -> Iterator[Placeholder]:
 
 
 def row_extras(steps: list[Placed], read: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
-    """The fields of ``Sequence`` for the extras of a row's first ``length`` tokens.
+    """The fields of ``Sequence`` for the extras of a row's first ``length`` tokens. What is unused is in ``left_out``.
 
-    Args:
-        steps: those whose completions are in the row, at least in part.
-        read: those whose prompts are: the last one's completion may lie behind the cut.
-        left_out: what is not used is added here.
+    ``steps``: those whose completions are in the row, at least in part; ``read``: those whose prompts are.
     """
     having = {name: _having(name, steps, left_out) for name in EXTRAS}
     fields = {
@@ -232,10 +222,8 @@ def _fill(
 ) -> Any:
     """Copies rows into the positions of ``targets`` that are still open; int8 [length]: 1 where rows were copied.
 
-    Args:
-        ranges: for each step, in order, the position of its first row, and its rows for each target.
-        is_missing: bool [rows] of rows copied to the first target: those at the beginning of a prompt that were not
-            scored stay open for later steps.
+    ``ranges``: for each step the position of its first row, and its rows for each target. ``is_missing``: of rows in
+    the first target; those at the beginning of a prompt that were not scored stay open for later steps.
     """
     import numpy as np
 
@@ -268,15 +256,14 @@ def _experts(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str, A
     return {"routed_experts": readonly(experts), "routed_experts_mask": readonly(given)} if given.any() else {}
 
 
-def _prompt_logprobs(steps: list[Placed], length: int) -> FloatArray | None:
+def _prompt_logprobs(steps: list[Placed], length: int) -> Any:
     import numpy as np
 
     if not steps:
         return None
     values = np.full(length, np.nan, np.float32)
     _fill([(0, (shared(step, "prompt_logprobs"),)) for step, _, _ in steps], (values,), np.isnan)
-    array: FloatArray = readonly(values)
-    return array
+    return readonly(values)
 
 
 def _prompt_top_tokens(steps: list[Placed], length: int) -> TopTokens | None:
@@ -284,13 +271,9 @@ def _prompt_top_tokens(steps: list[Placed], length: int) -> TopTokens | None:
         return None
     found = [shared(step, "prompt_top_tokens") for step, _, _ in steps]
     ids, logprobs = _filler(length, max(_row_kind(one.ids)[0][0] for one in found))
-    _fill([(0, (one.ids, one.logprobs)) for one in found], (ids, logprobs), _has_no_ids)
+    # A position that has no ids was not scored.
+    _fill([(0, (one.ids, one.logprobs)) for one in found], (ids, logprobs), lambda rows: (rows < 0).all(axis=1))
     return TopTokens(readonly(ids), readonly(logprobs))
-
-
-def _has_no_ids(ids: Any) -> Any:
-    """bool [rows]: whether a position has no ids."""
-    return (ids < 0).all(axis=1)
 
 
 def _top_tokens(steps: list[Placed], length: int) -> TopTokens | None:

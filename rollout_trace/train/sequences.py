@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import STORED, stored_ids
-from rollout_trace.data.tokens import Segment, Span, TokenStore, readonly
+from rollout_trace.data.tokens import Segment, Span, TokenStore
 from rollout_trace.errors import DriftError
 from rollout_trace.train.extras import has_extras, row_extras
 from rollout_trace.train.selection import (
@@ -36,16 +36,7 @@ _facts_of = attrgetter("id", "reward", "policy_version", "token_source", "logpro
 
 
 def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Sequences:
-    """The rows of a trajectory, in the order their first steps began. See ``SequenceOptions``.
-
-    Steps that are not trainable, not ``ok``, have a ``token_issue`` (their tokens cannot be trusted) or lack ids are
-    left out; ``report.left_out`` has their ids by reason.
-
-    Raises:
-        DriftError: there is drift, and ``on_drift="raise"``.
-        TypeError: an option is unknown, or ``allow`` is a string.
-        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
-    """
+    """The rows of a trajectory, in the order their first steps began: ``Trajectory.sequences()``."""
     check_options(options)
     left_out: dict[str, list[str]] = {}
     usable = []
@@ -114,13 +105,9 @@ def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
 
 
 def _longest_prefix(ending: dict[Segment, list[Row]], prompt: Span, is_retokenized: bool) -> Row | None:
-    """Takes out the longest row that is a prefix of a prompt; None where none is.
+    """Takes the longest row that is a prefix of a prompt out of the open rows, by the segment in which they end.
 
-    Of several prefixes the longest alone holds every completion that the prompt repeats. It is taken out because the
-    step changes where it ends.
-
-    Args:
-        ending: the open rows, by the segment in which they end.
+    Of several prefixes it alone holds every completion that the prompt repeats. The step changes where it ends.
     """
     segment: Segment | None = prompt.segment
     stop = prompt.stop
@@ -269,12 +256,13 @@ class Row:
         mask = np.zeros(length, np.int8)
         for start, end in spans:
             mask[start:end] = 1
+        mask.flags.writeable = False
         ids, rewards, versions, sources, modes, logprobs = zip(*map(_facts_of, steps), strict=True)
         # Of uncut spans: an advantage per token must fit the whole completion, also where the row is cut inside it.
         advantages = map(advantage_array, steps, [end - start for _, start, end in whole])
         return Sequence(
             token_ids=self.segment.ids(0, length),
-            loss_mask=readonly(mask),
+            loss_mask=mask,
             logprobs=_joined(logprobs, spans, length),
             step_ids=ids,
             spans=spans,
@@ -300,7 +288,8 @@ def _joined(parts: Iterable[Any], spans: tuple[tuple[int, int], ...], length: in
         if part is None:
             return None
         values[start:end] = part[: end - start]
-    return readonly(values)
+    values.flags.writeable = False
+    return values
 
 
 def _temperature(step: Step) -> float | None:
