@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
     ExpertArray: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
-EXTRAS = (
-    "prompt_logprobs",
-    "prompt_top_tokens",
-    "top_tokens",
-    "sampling_mask",
-    "routed_experts",
-    "policy_spans",
-)
+EXTRAS = ("prompt_logprobs", "prompt_top_tokens", "top_tokens", "sampling_mask", "routed_experts", "policy_spans")
 """The fields of ``Step`` that are aligned to its token ids, beside ``logprobs``: without the ids they mean nothing."""
 
 

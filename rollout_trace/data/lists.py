@@ -88,9 +88,7 @@ class TableSpan(ListSpan):
 
     def __init__(self, items: list[Any], runs: tuple[tuple[int, int], ...]) -> None:
         self.items = items
-        self.length = 0
-        for first, end in runs:
-            self.length += end - first
+        self.length = sum([end - first for first, end in runs])
         self.runs = runs
         """Half-open ranges ``(first, end)`` of rows."""
 

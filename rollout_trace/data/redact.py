@@ -20,15 +20,7 @@ from typing import Any, TypeAlias
 from msgspec import Raw, json
 
 from rollout_trace import credentials
-from rollout_trace.data.extras import (
-    EXTRAS,
-    ExtraIssue,
-    JSONText,
-    PolicySpan,
-    SamplingMask,
-    TopTokenRows,
-    TopTokens,
-)
+from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.lists import FrozenList, ListSpan, PackedTexts, TableSpan
 from rollout_trace.data.model import (
     Attempt,
@@ -190,8 +182,11 @@ class StepRedaction:
 
     def __init__(self, change: Change | None) -> None:
         self._change = change
-        self._lists: dict[int, _List] = {}
+        # With the object: while it is referenced, no other has its id.
+        self._lists: dict[int, tuple[Any, list[Any], list[int]]] = {}
+        """Lists that steps share, by ``id``: their changed copies so far, and the positions of what differs."""
         self._known: dict[int, tuple[Any, Any]] = {}
+        """Messages that lists share, by ``id``, with what became of them."""
         self._gone: list[bytes] = []
         """Token ids of completions that were changed, newest last."""
 
@@ -222,60 +217,31 @@ class StepRedaction:
         if values is None:
             return None
         items = values.items if isinstance(values, ListSpan) else values
-        known = self._lists.get(id(items))
-        if known is None:
-            known = self._lists[id(items)] = _List(items, place, self._change, self._known)
-        if isinstance(values, TableSpan):
-            known.change_to(len(items))
-            return TableSpan(known.new, values.runs) if known.differs_in(values.runs) else values
-        length = values.length if isinstance(values, ListSpan) else len(items)
-        known.change_to(length)
-        if not known.differs_in(((0, length),)):
+        length = values.length if type(values) is ListSpan else len(items)
+        _, new, differing = self._lists.setdefault(id(items), (items, [], []))
+        for at in range(len(new), length):
+            new.append(self._item(items[at], place, at))
+            if new[at] is not items[at]:
+                differing.append(at)
+        runs = values.runs if isinstance(values, TableSpan) else ((0, length),)
+        found = zip([bisect_left(differing, first) for first, _ in runs] if differing else (), runs, strict=False)
+        if not any(at < len(differing) and differing[at] < end for at, (_, end) in found):
             return values
-        return ListSpan(known.new, length) if isinstance(values, ListSpan) else FrozenList(known.new)
+        if isinstance(values, TableSpan):
+            return TableSpan(new, runs)
+        return ListSpan(new, length) if isinstance(values, ListSpan) else FrozenList(new)
 
-
-class _List:
-    """A list that steps share, and its changed copy, as far as steps have needed it."""
-
-    __slots__ = ("_change", "_differing", "_known", "_place", "items", "new")
-
-    def __init__(self, items: Any, place: str, change: Change | None, known: dict[int, tuple[Any, Any]]) -> None:
-        """``known``: the objects that other lists hold too, by ``id``, each with what became of it."""
-        self.items = items  # Referenced: no other list can get its id.
-        self.new: list[Any] = []
-        self._differing: list[int] = []
-        """Positions of the items that change, in order."""
-        self._place = place
-        self._change = change
-        self._known = known
-
-    def change_to(self, length: int) -> None:
-        for at in range(len(self.new), length):
-            item = self.items[at]
-            known = self._known.get(id(item))
-            changed = self._changed(item, at) if known is None else known[1]
-            if changed is not item:
-                self._differing.append(at)
-            self.new.append(changed)
-
-    def _changed(self, item: Any, at: int) -> Any:
-        if self._change is None and not _hold_key((item,)):
-            changed = item
-        else:
-            numbers = self._place == "messages" and not _is_ids(item)
+    def _item(self, item: Any, place: str, at: int) -> Any:
+        known = self._known.get(id(item))
+        if known is not None:
+            return known[1]
+        changed = item
+        if self._change is not None or _hold_key((item,)):
             by = credentials.change if self._change is None else self._change
-            changed = change_value(item, f"{self._place}[{at}]", by, numbers=numbers)
+            changed = change_value(item, f"{place}[{at}]", by, numbers=place == "messages" and not _is_ids(item))
         if isinstance(item, dict):
-            # With the object: while it is referenced, no other has its id.
             self._known[id(item)] = item, changed
         return changed
-
-    def differs_in(self, runs: Iterable[tuple[int, int]]) -> bool:
-        found = self._differing
-        return bool(found) and any(
-            (at := bisect_left(found, first)) < len(found) and found[at] < end for first, end in runs
-        )
 
 
 _ID_FIELDS = ("input_ids", "token_ids")
