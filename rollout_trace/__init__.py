@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     from rollout_trace.record.recovery import recover as recover
     from rollout_trace.record.scope import orphans as orphans
     from rollout_trace.train.checks import Finding as Finding
-    from rollout_trace.train.comparison import Comparison as Comparison
-    from rollout_trace.train.comparison import compare as compare
+    from rollout_trace.train.evaluation import Comparison as Comparison
+    from rollout_trace.train.evaluation import compare as compare
     from rollout_trace.train.drift import Drift as Drift
     from rollout_trace.train.drift import drift as drift
     from rollout_trace.train.evaluation import pass_at_k as pass_at_k
@@ -118,8 +118,7 @@ _HOMES = {
     "rollout_trace.collection.facts": ("CallTotals",),
     "rollout_trace.collection.summary": ("CollectSummary",),
     "rollout_trace.collection.totals": ("PassRate", "Percentiles"),
-    "rollout_trace.train.comparison": ("Comparison", "compare"),
-    "rollout_trace.train.evaluation": ("pass_at_k", "pass_hat_k"),
+    "rollout_trace.train.evaluation": ("Comparison", "compare", "pass_at_k", "pass_hat_k"),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
     "rollout_trace.wire.engine": ("Engine",),
     "rollout_trace.data.costs": ("Price", "PriceTable"),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import credentials, guard
 from rollout_trace.collection.hashes import Hashes, hashes_of
 from rollout_trace.data.model import new_id
-from rollout_trace.data.texts import change_value
+from rollout_trace.data.redact import change_value
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import HISTORY_SCHEMA, file_system, is_address, shown
 from rollout_trace.file.append import AppendedFile, AppendError

@@ -60,13 +60,10 @@ class Node:
 
 
 class MessageTree:
-    """Messages by those that come before them.
-
-    Args:
-        key: of a message; messages with equal keys are the same. By default equal messages are.
-    """
+    """Messages by those that come before them."""
 
     def __init__(self, key: Callable[[Any], Hashable] | None = None) -> None:
+        """``key``: messages with equal keys are the same; by default equal messages are."""
         self.root = Node({}, None)
         self._key_of = key or _Equal
         self._keys: dict[int, tuple[Any, Hashable]] = {}
@@ -90,7 +87,8 @@ class MessageTree:
         """Adds a message as a child of a node."""
         key = self.key(message)
         child = Node(message, node, next(self._numbers), place)
-        child.start = key if node.start is None and not _is_system(message) else node.start
+        is_system = isinstance(message, dict) and message.get("role") in ("system", "developer")
+        child.start = key if node.start is None and not is_system else node.start
         child.text = message if node.parent is None and isinstance(message, str) else node.text
         # The first of equal children stays the one that later requests continue.
         self._children.setdefault((node.number, key), child)
@@ -115,11 +113,9 @@ class Conversations(MessageTree):
         """Lengths of the rests after the same blocks: a longer text is cut at each to look it up."""
 
     def add(self, step: Step, after: int | None = None) -> int:
-        """Places a step, and returns its position.
+        """Places the next step, and returns its position.
 
-        Args:
-            step: the next step.
-            after: the position of a step whose messages come before these, though the request does not repeat them.
+        ``after``: the position of a step whose messages come before these, though the request does not repeat them.
         """
         at = len(self.steps)
         leaf = self._place(shared(step, "messages"), self.root if after is None else self.request(after), at)
@@ -184,8 +180,7 @@ class Conversations(MessageTree):
 
     def _extend(self, node: Node, messages: Sequence[Any], first: int, end: int, at: int) -> Node:
         for index in range(first, end):
-            message = messages[index]
-            node = self.child(node, message) or self.append(node, message, at)
+            node = self.child(node, messages[index]) or self.append(node, messages[index], at)
         return node
 
     def _add_text(self, at: int, step: Step, leaf: Node) -> None:
@@ -263,10 +258,6 @@ def n_asked(step: Step) -> int:
     stored = shared(step, "messages")
     length: int = stored.length if isinstance(stored, ListSpan) else len(stored or ())
     return length - gives_start(step)
-
-
-def _is_system(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") in ("system", "developer")
 
 
 def _below(positions: list[int], stop: int) -> Iterator[int]:

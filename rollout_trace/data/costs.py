@@ -10,10 +10,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from numbers import Real
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.counts import cost_in, long_writes
@@ -49,14 +49,6 @@ class Price:
     """For tokens written to the prompt cache for an hour. A call with such tokens has no cost where this is None."""
 
 
-class HasSteps(Protocol):
-    """The part of a trajectory that costs are computed from."""
-
-    @property
-    def steps(self) -> list[Step]:
-        """The steps of all calls."""
-
-
 class PriceTable:
     """Prices by model name or pattern: ``PriceTable({"gpt-4o": Price(2.5, 10, cache_read=1.25), "gpt-4*": ...})``.
 
@@ -72,8 +64,12 @@ class PriceTable:
     def __init__(self, prices: Mapping[str, Price]) -> None:
         for pattern, price in prices.items():
             _check_price(pattern, price)
+
         # Most specific first: `price` returns the first pattern that matches.
-        self._prices = dict(sorted(prices.items(), key=lambda item: _specificity(item[0]), reverse=True))
+        def specificity(item: tuple[str, Price]) -> tuple[int, int]:
+            return len(_WILDCARDS.sub("", item[0])), len(item[0])
+
+        self._prices = dict(sorted(prices.items(), key=specificity, reverse=True))
 
     def __repr__(self) -> str:
         return f"PriceTable({self._prices!r})"
@@ -105,7 +101,7 @@ class PriceTable:
         price = self.price(step.response_model) or self.price(step.model)
         return provider_cost(step) or _table_cost(step.usage, price)
 
-    def apply(self, trajectory: HasSteps) -> None:
+    def apply(self, trajectory: Any) -> None:
         """Sets ``step.cost`` on the first step of each call that has none on any of its steps.
 
         The prices that its costs were made of go to ``trajectory.environment["prices"]``, by their patterns.
@@ -143,10 +139,7 @@ def fill_provider_costs(steps: Iterable[Step]) -> None:
 
 
 def total_cost(steps: Iterable[Step]) -> Cost | None:
-    """The cost of all calls; None where there are none, a call's cost is unknown, or their currencies differ.
-
-    ``source`` is the one that all calls share, else ``unknown``.
-    """
+    """The cost of all calls, as ``Trajectory.cost``."""
     costs = []
     for call in calls_of(steps):
         cost = cost_of(call)
@@ -165,10 +158,7 @@ def total_cost(steps: Iterable[Step]) -> Cost | None:
 
 
 def total_tokens(steps: Iterable[Step], count: str) -> int | None:
-    """The sum over all calls of one field of ``Usage``; None where a call's count is unknown.
-
-    For a call without that field, ``input`` and ``output`` are counted from its prompt and completion ids.
-    """
+    """The sum over all calls of one field of ``Usage``, else of their ids; None where a call's count is unknown."""
     total = 0
     for call in calls_of(steps):
         tokens = tokens_of(call, count)
@@ -206,26 +196,17 @@ def tokens_of(call: Call, count: str) -> int | None:
         tokens: int | None = None if step.usage is None else getattr(step.usage, count)
         if tokens is not None:
             return tokens
+    if count not in ("input", "output"):
+        return None
+    name = "completion_token_ids" if count == "output" else "prompt_token_ids"
+    ids = [getattr(step, name) for step in call if _has_output(step)]
+    if not ids or any(one is None for one in ids):
+        # A choice without ids makes the sum unknown, not smaller.
+        return None
     if count == "output":
-        return _n_completion_ids(call)
-    return _n_prompt_ids(call) if count == "input" else None
-
-
-def _n_completion_ids(call: Call) -> int | None:
-    ids = [step.completion_token_ids for step in call if _has_output(step)]
-    known = [len(one) for one in ids if one is not None]
-    # A choice without ids makes the sum unknown, not smaller.
-    return sum(known) if known and len(known) == len(ids) else None
-
-
-def _n_prompt_ids(call: Call) -> int | None:
-    """Length of the distinct prompts of a call.
-
-    Choices repeat the prompt, but one call of ``openai.completions`` can send several prompts: each counts once.
-    """
-    ids = [step.prompt_token_ids for step in call if _has_output(step)]
-    known = {one.tobytes(): len(one) for one in ids if one is not None}
-    return sum(known.values()) if known and not any(one is None for one in ids) else None
+        return sum(map(len, ids))
+    # Choices repeat the prompt, but one call of ``openai.completions`` can send several prompts: each counts once.
+    return sum({one.tobytes(): len(one) for one in ids}.values())
 
 
 def cost_of(call: Call) -> Cost | None:
@@ -269,14 +250,9 @@ def _table_cost(usage: Usage | None, price: Price | None) -> Cost | None:
 
 def _has_others(usage: Usage) -> bool:
     """Whether the call had tokens that its counts leave out: Anthropic's compactions and advisors, SDK 2.11 types."""
-    iterations = (usage.extra or {}).get("iterations")
-    kinds = [one.get("type") for one in iterations if isinstance(one, Mapping)] if isinstance(iterations, list) else []
-    return any(kind in _BESIDE for kind in kinds)
-
-
-def _specificity(pattern: str) -> tuple[int, int]:
-    """Sort key: characters outside wildcards, then all characters."""
-    return len(_WILDCARDS.sub("", pattern)), len(pattern)
+    found = (usage.extra or {}).get("iterations")
+    parts = found if isinstance(found, list) else ()
+    return any(isinstance(one, Mapping) and one.get("type") in _BESIDE for one in parts)
 
 
 def _check_price(pattern: Any, price: Any) -> None:
@@ -286,16 +262,12 @@ def _check_price(pattern: Any, price: Any) -> None:
         raise TypeError(f"the price of {pattern!r} is {price!r}: give Price(input, output), per million tokens.")
     if not isinstance(price.currency, str) or not price.currency:
         raise TypeError(f'the currency of {pattern!r} is {price.currency!r}: give its code as text, e.g. "USD".')
-    for name in (item.name for item in fields(Price) if item.name != "currency"):
-        _check_number(pattern, name, getattr(price, name), optional=name.startswith("cache"))
-
-
-def _check_number(pattern: str, name: str, value: Any, *, optional: bool) -> None:
-    if value is None and optional:
-        return
-    where = f"the {name} price of {pattern!r} is {value!r}"
-    is_number: bool = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number:
-        raise TypeError(f"{where}: give a number, in units of its currency per million tokens.")
-    if not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{where}: give a finite number, zero or more, per million tokens.")
+    for name in ("input", "output", "cache_read", "cache_write", "cache_write_1h"):
+        value = getattr(price, name)
+        if value is None and name.startswith("cache"):
+            continue
+        where = f"the {name} price of {pattern!r} is {value!r}"
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise TypeError(f"{where}: give a number, in units of its currency per million tokens.")
+        if not 0 <= value <= sys.float_info.max:  # type: ignore[operator]
+            raise ValueError(f"{where}: give a finite number, zero or more, per million tokens.")

@@ -173,6 +173,7 @@ COSTS: Final = (
     CostPlace(("estimated_cost",), "DeepInfra, its API's reference"),
     CostPlace(("cost",), "Eden AI: LiteLLM 1.110, source", of_answer=True),
 )
+_COST_NAMES: Final = frozenset(row.path[0] for row in COSTS)
 SPAN_COSTS: Final = (
     "llm.cost.total",  # OpenInference 0.1.42, source.
     "gen_ai.usage.cost",  # Langfuse and others.
@@ -211,16 +212,10 @@ def value_at(values: Any, path: Sequence[str]) -> Any:
 
 
 def counts_from(shape: Shape, get: Callable[[Path], int | None]) -> tuple[dict[str, Any], list[Path]]:
-    """The fields of a ``Usage``, from the places of a shape.
+    """The fields of a ``Usage`` but ``extra``, by the places of a shape; and the paths of counts that they say in full.
 
     Where several places have one, the largest holds: gateways fill fields that they do not know with zeros.
-
-    Args:
-        shape: who names them.
-        get: the count at a path; None where there is none.
-
-    Returns:
-        The fields but ``extra``; and the paths of the counts that they say in full.
+    ``get``: the count at a path; None where there is none.
     """
     read = [(row, value) for row in _PLACES[shape] if (value := get(row.path)) is not None]
     own: dict[str, int] = {}
@@ -277,6 +272,8 @@ def long_writes(usage: Usage) -> int:
 
 def cost_in(usage: Mapping[str, Any] | None, answer: Mapping[str, Any] | None) -> float | None:
     """The cost of a call in US dollars, from ``Usage.extra`` and ``Step.extra``; None where no place has one."""
+    if _COST_NAMES.isdisjoint(usage or ()) and _COST_NAMES.isdisjoint(answer or ()):
+        return None
     found = (amount_of(value_at(answer if row.of_answer else usage, row.path), row.unit) for row in COSTS)
     amount = next((one for one in found if one is not None), None)
     upstream, is_own_key = amount_of(value_at(usage, _UPSTREAM)), value_at(usage, _OWN_KEY)

@@ -21,14 +21,16 @@ REMEMBERED = 1 << 16
 """Number of episodes that were given already whose ids are kept, to tell trajectories that come too late."""
 
 
-class _Member(Protocol):
+class Member(Protocol):
+    """The fields that say to which episode a trajectory belongs: of a whole one, or of the beginning of its line."""
+
     @property
     def id(self) -> str: ...
     @property
     def episode_id(self) -> str | None: ...
 
 
-def episode_of(trajectory: _Member) -> str:
+def episode_of(trajectory: Member) -> str:
     """The id of a trajectory's episode; its own, where a file of another program names none."""
     return trajectory.episode_id or trajectory.id
 
@@ -46,14 +48,12 @@ def episodes(
     most_waiting: int | None = None,
     too_late: Callable[[Trajectory], object] | None = None,
 ) -> Iterator[list[Trajectory]]:
-    """Groups trajectories by their episode, in the order of the first of each.
+    """Groups trajectories, which may be interleaved, by their episode, in the order of the first of each.
 
     Args:
-        trajectories: in any order: those of several episodes may be interleaved.
-        most_waiting: trajectories that are kept until others of their episode come; past it the oldest episode is
-            given as far as it has come. None: all of them are kept until the last was read.
-        too_late: called with each trajectory whose episode was given already, which is given alone; while
-            that episode is one of the latest ``REMEMBERED``.
+        trajectories: in any order.
+        most_waiting: trajectories that are kept; past it the oldest episode is given as far as it has come.
+        too_late: called with each trajectory whose episode was among the latest ``REMEMBERED`` given; it comes alone.
     """
     waiting: dict[str, list[Trajectory]] = {}
     given: OrderedDict[str, None] = OrderedDict()
@@ -79,12 +79,9 @@ def episodes(
 
 
 def lineage(one: Key, parents: Mapping[Key, Key | None]) -> Iterator[Key]:
-    """Yields a trajectory and those that it was opened inside, the innermost first.
+    """Yields the id of a trajectory and of those that it was opened inside, the innermost first.
 
-    Args:
-        one: its id, or what stands for it.
-        parents: by the id of a trajectory, that of its parent. In a file of another program parents may form a circle,
-            of which each is given once.
+    ``parents``: by id, that of the parent. In a file of another program they may form a circle: each is given once.
     """
     seen: set[Key] = set()
     at: Key | None = one
@@ -104,22 +101,13 @@ NOT_SUCCEEDED = frozenset({"failed", "timeout", *CUT})
 """Statuses of rollouts that did not come to their end. Any other, also one that a user set, is a success."""
 
 
-class _Named(Protocol):
-    @property
-    def id(self) -> str | None: ...
+class Head(Member, Protocol):
+    """The fields that say which attempt a trajectory is."""
 
-
-class Head(Protocol):
-    """The fields that say which attempt a trajectory is: of a whole one, or of the beginning of its line."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def episode_id(self) -> str | None: ...
     @property
     def name(self) -> str: ...
     @property
-    def task(self) -> _Named | None: ...
+    def task(self) -> Any: ...
     @property
     def rollout_index(self) -> int | None: ...
     @property
@@ -149,10 +137,9 @@ def attempt_of(trajectory: Head) -> int:
 
 
 def rank(trajectory: Head) -> tuple[int, bool]:
-    """Which of the attempts at one rollout counts: the highest.
+    """Orders the attempts at one rollout, the one that counts highest: by number, then whether it was not cut.
 
-    That is the one with the highest number. Of equal numbers (a process was killed, and its journal recovered after the
-    rollout had been made again) one that was not cut.
+    Numbers are equal where a process was killed, and its journal recovered after the rollout had been made again.
     """
     return attempt_of(trajectory), not is_made_again(trajectory)
 
@@ -238,11 +225,9 @@ class Attempts:
 
 
 def mark_recovered(trajectories: Iterable[Trajectory], thrown: Collection[str]) -> None:
-    """Marks the steps of recovered trajectories as the process that was killed would have.
+    """Marks the steps of all recovered trajectories as the process that was killed would have.
 
-    Args:
-        trajectories: all that were recovered.
-        thrown: the episodes of attempts that were thrown away.
+    ``thrown``: the episodes of attempts that were thrown away.
     """
     for episode in episodes(trajectories):
         judges = of_rewards(episode)

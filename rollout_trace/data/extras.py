@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.tokens import readonly, same_array
+from rollout_trace.data.tokens import Stored, readonly, same_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
     ExpertArray: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
-EXTRAS = (
-    "prompt_logprobs",
-    "prompt_top_tokens",
-    "top_tokens",
-    "sampling_mask",
-    "routed_experts",
-    "policy_spans",
-)
+EXTRAS = ("prompt_logprobs", "prompt_top_tokens", "top_tokens", "sampling_mask", "routed_experts", "policy_spans")
 """The fields of ``Step`` that are aligned to its token ids, beside ``logprobs``: without the ids they mean nothing."""
 
 
@@ -64,11 +57,7 @@ def _unpickled(kind: type[_Arrays], *arrays: Any) -> _Arrays:
 
 
 def _as_array(values: Any, name: str) -> Any:
-    """Lists set by hand as a read-only array: float32 of logprobs, otherwise int32.
-
-    Raises:
-        ValueError: the lists differ in length, or hold other values.
-    """
+    """Lists set by hand as a read-only array: float32 of logprobs, otherwise int32. Raises ValueError for others."""
     import numpy as np
 
     is_float = name.endswith("logprobs")
@@ -151,11 +140,7 @@ class PolicySpan(NamedTuple):
 
 
 def as_policy_spans(values: Any, name: str = "policy_spans") -> tuple[PolicySpan, ...]:
-    """Spans set by hand, as ``PolicySpan`` or any three values.
-
-    Raises:
-        ValueError: one is something else.
-    """
+    """Spans set by hand, as ``PolicySpan`` or any three values. Raises ValueError for anything else."""
     try:
         return tuple(
             PolicySpan(index(begin), index(end), version if isinstance(version, str) else index(version))
@@ -186,8 +171,7 @@ class ExtraIssue:
 def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
     """Routed experts as a read-only array [positions, layers, k]; other whole numbers than the three types as int32.
 
-    Raises:
-        ValueError: no array of whole numbers with three dimensions, or a number beyond int32.
+    Raises ValueError for what is no such array, or beyond int32.
     """
     import numpy as np
 
@@ -205,7 +189,7 @@ def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
     return experts
 
 
-class TopTokenRows:
+class TopTokenRows(Stored):
     """``TopTokens`` of a prompt, whose rows are shared with other prompts."""
 
     __slots__ = ("ids", "logprobs")
@@ -218,14 +202,8 @@ class TopTokenRows:
         """The arrays."""
         return TopTokens(self.ids.get(), self.logprobs.get())
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TopTokenRows, (self.ids, self.logprobs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TopTokenRows:
-        return self
-
-
-class JSONText:
+class JSONText(Stored):
     """A value as the bytes of its JSON, decoded whenever it is read.
 
     For large values that few read: as objects they take ten times the memory, and every pass of the garbage collector
@@ -254,12 +232,6 @@ class JSONText:
             return
         for part in parts:
             yield JSONText(bytes(part)).get()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return JSONText, (self.data,)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> JSONText:
-        return self
 
 
 _list = msgspec.json.Decoder(list[msgspec.Raw])

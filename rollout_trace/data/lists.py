@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import is_
 from typing import Any, NoReturn
 
 from msgspec import Raw, json
+
+from rollout_trace.data.tokens import Stored
 
 _RECENT_LISTS = 8
 """Lists that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
@@ -56,7 +59,7 @@ class FrozenList(list[Any]):
         return FrozenList, (list(self),)
 
 
-class ListSpan:
+class ListSpan(Stored):
     """The first ``length`` items of a list that only grows."""
 
     __slots__ = ("items", "length")
@@ -70,8 +73,9 @@ class ListSpan:
         # A copy, not a view: decoding another call can extend the shared list at any time.
         return FrozenList(self.items[: self.length])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ListSpan, (self.items, self.length)
+    def __deepcopy__(self, memo: dict[int, Any]) -> ListSpan:
+        # Of objects that anybody can change, unlike numbers and texts.
+        return type(self)(*deepcopy(self.__reduce__()[1], memo))
 
 
 class TableSpan(ListSpan):
@@ -84,9 +88,7 @@ class TableSpan(ListSpan):
 
     def __init__(self, items: list[Any], runs: tuple[tuple[int, int], ...]) -> None:
         self.items = items
-        self.length = 0
-        for first, end in runs:
-            self.length += end - first
+        self.length = sum([end - first for first, end in runs])
         self.runs = runs
         """Half-open ranges ``(first, end)`` of rows."""
 
@@ -101,14 +103,12 @@ class TableSpan(ListSpan):
         return TableSpan, (self.items, self.runs)
 
 
+@dataclass(slots=True, eq=False)
 class ListStore:
     """The distinct messages (or tools) of one trajectory, and the lists that requests made of them. Not thread safe."""
 
-    __slots__ = ("_items", "_lists")
-
-    def __init__(self) -> None:
-        self._items: dict[bytes, Any] = {}
-        self._lists: list[list[Any]] = []
+    _items: dict[bytes, Any] = field(default_factory=dict)
+    _lists: list[list[Any]] = field(default_factory=list)
 
     def add(self, values: list[Raw]) -> ListSpan:
         """Stores a list of JSON values, given as their bytes, and returns its span."""
@@ -136,24 +136,20 @@ class ListStore:
         return ListSpan(items, len(items))
 
 
-class PackedTexts:
+class PackedTexts(Stored):
     """Texts, one for each token: the stored form of ``Step.token_texts``."""
 
-    __slots__ = ("count", "data")
+    __slots__ = ("data", "count")  # noqa: RUF023 - the order of the arguments
 
     def __init__(self, data: bytes, count: int) -> None:
-        """``data``: the texts in UTF-8 (half a surrogate pair as three bytes), with ``BETWEEN`` between them."""
         self.data = data
+        """The texts in UTF-8 (half a surrogate pair as three bytes), with ``BETWEEN`` between them."""
         self.count = count
         """Number of texts: no data are one empty text, or none at all."""
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> PackedTexts:
-        """Texts as they are stored.
-
-        Raises:
-            TypeError: one is no text.
-        """
+        """Texts as they are stored."""
         parts = [text.encode("utf-8", "surrogatepass") for text in texts]
         return cls(BETWEEN.join(parts), len(parts))
 
@@ -179,12 +175,6 @@ class PackedTexts:
         """The text that the tokens make."""
         return self.data.replace(BETWEEN, b"").decode("utf-8", "surrogatepass")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PackedTexts, (self.data, self.count)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PackedTexts:
-        return self
-
 
 def from_plain(text: str) -> PackedTexts:
     """The texts of what ``plain`` returned."""
@@ -192,11 +182,7 @@ def from_plain(text: str) -> PackedTexts:
 
 
 def as_token_texts(values: Any, name: str = "token_texts") -> PackedTexts:
-    """Texts set by hand, as they are stored.
-
-    Raises:
-        ValueError: they are no list of texts.
-    """
+    """Texts set by hand, as they are stored. Raises ValueError for anything but a list of texts."""
     try:
         if not isinstance(values, (str, bytes)):
             return PackedTexts.of(values)

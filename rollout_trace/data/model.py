@@ -10,25 +10,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from rollout_trace import credentials
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
 from rollout_trace.data import user_values
-from rollout_trace.data.extras import (
-    ExtraIssue,
-    JSONText,
-    PolicySpan,
-    SamplingMask,
-    TopTokenRows,
-    TopTokens,
-    as_experts,
-    as_policy_spans,
-)
-from rollout_trace.data.lists import FrozenList, ListSpan, PackedTexts, as_token_texts
-from rollout_trace.data.rows import RowSpan
-from rollout_trace.data.tokens import Span, as_float32, as_int32, readonly, same_array
+from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts, as_policy_spans
+from rollout_trace.data.lists import FrozenList, as_token_texts
+from rollout_trace.data.tokens import Stored, as_float32, as_int32, readonly, same_array
 
 if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray
@@ -405,37 +396,33 @@ STORED = "_stored_"
 writers that read many at once, with one ``attrgetter``."""
 
 
-def _store_as_span(name: str, convert: Callable[[Any, str], Any]) -> None:
-    """Replaces a field of Step by a property: its slot may hold a stored form, which becomes the value when read."""
-    slot = Step.__dict__[name]
+def _made_when_read(name: str, slot: Any, convert: Callable[[Any, str], Any]) -> property:
+    """A property in the place of a field of Step: its slot may hold a stored form, which is read through ``get()``."""
 
     def get(step: Step) -> Any:
         value = slot.__get__(step, Step)
-        return value.get() if isinstance(value, _STORED) else value
+        return value.get() if isinstance(value, Stored) else value
 
     def put(step: Step, value: Any) -> None:
-        slot.__set__(step, value if value is None or isinstance(value, _STORED) else convert(value, name))
+        slot.__set__(step, value if value is None or isinstance(value, Stored) else convert(value, name))
 
+    return property(get, put)
+
+
+_CONVERTERS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("prompt_token_ids", "completion_token_ids"), as_int32),
+    **dict.fromkeys(("logprobs", "prompt_logprobs"), as_float32),
+    **dict.fromkeys(("messages", "tools"), lambda value, _: FrozenList(value) if type(value) is list else value),
+    **dict.fromkeys(("top_logprobs", "prompt_top_tokens"), lambda value, _: value),
+    "token_texts": as_token_texts,
+    "routed_experts": as_experts,
+}
+"""The fields with stored forms, and what becomes of other values that are set."""
+_SLOTS: dict[str, Any] = {name: Step.__dict__[name] for name in STEP_FIELDS}
+for _name, _convert in _CONVERTERS.items():
     # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
-    setattr(Step, name, property(get, put))
-    setattr(Step, STORED + name, slot)
-    _SLOTS[name] = slot
-
-
-_STORED = (Span, ListSpan, RowSpan, TopTokenRows, JSONText, PackedTexts)
-"""Forms in which fields are stored; their ``get()`` returns the field's value."""
-_SLOTS: dict[str, Any] = {}
-"""By field: the slot that holds its stored form."""
-_store_as_span("prompt_token_ids", as_int32)
-_store_as_span("completion_token_ids", as_int32)
-_store_as_span("logprobs", as_float32)
-_store_as_span("messages", lambda value, _: FrozenList(value) if type(value) is list else value)
-_store_as_span("tools", lambda value, _: FrozenList(value) if type(value) is list else value)
-_store_as_span("top_logprobs", lambda value, _: value)
-_store_as_span("token_texts", as_token_texts)
-_store_as_span("prompt_logprobs", as_float32)
-_store_as_span("prompt_top_tokens", lambda value, _: value)
-_store_as_span("routed_experts", as_experts)
+    setattr(Step, _name, _made_when_read(_name, _SLOTS[_name], _convert))
+    setattr(Step, STORED + _name, _SLOTS[_name])
 
 
 def shared(step: Step, name: str) -> Any:
@@ -443,7 +430,8 @@ def shared(step: Step, name: str) -> Any:
     return _SLOTS[name].__get__(step, Step)
 
 
-_SLOTS.update({name: Step.__dict__[name] for name in STEP_FIELDS if name not in _SLOTS})
+stored_ids = attrgetter(STORED + "prompt_token_ids", STORED + "completion_token_ids")
+"""The stored forms of a step's prompt and completion ids."""
 _ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs", "prompt_logprobs", "routed_experts"})
 _LISTS = frozenset({"messages", "tools", "advantage"})
 _GETTERS = [(item.name, _SLOTS[item.name].__get__, item.default) for item in fields(Step) if item.name != "_sealed"]

@@ -10,67 +10,63 @@ first looked for in the JSON of all fields at once.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import fields, replace
+from datetime import datetime
+from operator import is_
+from typing import Any, TypeAlias
 
 from msgspec import Raw, json
 
 from rollout_trace import credentials
-from rollout_trace.data.extras import EXTRAS, JSONText, SamplingMask, TopTokenRows, TopTokens
+from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.lists import FrozenList, ListSpan, PackedTexts, TableSpan
-from rollout_trace.data.model import Step, TokenIssue, new_step
+from rollout_trace.data.model import (
+    Attempt,
+    Completion,
+    Cost,
+    ErrorInfo,
+    Step,
+    Task,
+    TokenIssue,
+    ToolCall,
+    ToolRun,
+    Usage,
+    new_step,
+)
 from rollout_trace.data.rows import RowSpan
-from rollout_trace.data.texts import Change, change_record, change_value
 from rollout_trace.data.tokens import Span, as_int32
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, new_trajectory
+from rollout_trace.data.user_values import MAX_DEPTH, json_key, safe_repr, to_builtin
+
+Change: TypeAlias = Callable[[str, str], str]
+"""From a text and its place (``messages[2].content``) to the text that is to stand there."""
 
 COMPLETION_CHANGED = TokenIssue(
     code="redacted", message="text of the completion was redacted: its token ids, which would spell it, were removed."
 )
 PROMPT_CHANGED = TokenIssue(
-    code="redacted",
-    message="text of the prompt was redacted: the token ids, which would spell it, were removed.",
+    code="redacted", message="text of the prompt was redacted: the token ids, which would spell it, were removed."
 )
-NO_TOKENS: Mapping[str, Any] = {
-    "prompt_token_ids": None,
-    "completion_token_ids": None,
-    "logprobs": None,
-    "top_logprobs": None,
-    "token_texts": None,
-    **dict.fromkeys(EXTRAS),
-    "token_source": None,
-    "logprobs_mode": None,
-    "request_bytes": None,
-    "response_bytes": None,
-    "trainable": False,
-}
+_LOST = ("prompt_token_ids", "completion_token_ids", "logprobs", "top_logprobs", "token_texts", *EXTRAS, "token_source",
+         "logprobs_mode", "request_bytes", "response_bytes")  # fmt: skip
+NO_TOKENS: Mapping[str, Any] = {**dict.fromkeys(_LOST), "trainable": False}
 """The fields that a redacted step loses. The bodies hold texts and ids alike, and the alternatives their texts."""
-
-
 _ARRAYS = (Span, RowSpan, TopTokenRows, TopTokens, SamplingMask)
 """Stored forms of numbers. Plain arrays are told by their ``dtype``."""
-_RULED = frozenset(
-    {
-        "sampling",
-        "completion",
-        "stop_reason",
-        "token_texts",
-        "error",
-        "attempts",
-        "metadata",
-        "token_issue",
-        "usage",
-        "top_logprobs",
-        "extra_issues",
-        "extra",
-        "request_bytes",
-        "response_bytes",
-    }
-)
+_RULED = frozenset((
+    "sampling", "completion", "stop_reason", "token_texts", "error", "attempts", "metadata", "token_issue", "usage",
+    "top_logprobs", "extra_issues", "extra", "request_bytes", "response_bytes",
+))  # fmt: skip
 """The fields of a step that a user's rules change, beside ``messages`` and ``tools``."""
+_WITH_NUMBERS = frozenset({"completion", "metadata", "tool_runs", "task"})
+"""Fields in which whole numbers are changed too."""
 _IN_PROMPT = frozenset({"messages", "tools", "sampling"})
 IN_COMPLETION = frozenset({"completion", "stop_reason", "token_texts"})
 """The fields whose texts the ids of a completion spell."""
+_RULED_OF_TRAJECTORY = ("tool_runs", "error", "stop_reason", "task", "environment", "metadata")
+_FIELDS_OF_TRAJECTORY = tuple(name for name in TRAJECTORY_FIELDS if name not in ("steps", "exchanges"))
 
 
 def redacted_steps(steps: Iterable[Step], change: Change | None) -> list[Step]:
@@ -79,13 +75,8 @@ def redacted_steps(steps: Iterable[Step], change: Change | None) -> list[Step]:
     A step whose prompt or completion changes loses its token ids, logprobs, extras, lists in ``extra``, and bodies, is
     not trainable, and has the ``token_issue`` ``redacted``. So does a later step whose prompt ids repeat those of a
     completion that changed.
-
-    Args:
-        steps: in their order.
-        change: called for each text in the fields that rules change; None: keys are cut out of all fields.
     """
-    redaction = StepRedaction(change)
-    return [redaction.step(step) for step in steps]
+    return list(map(StepRedaction(change).step, steps))
 
 
 def redacted(trajectory: Trajectory, change: Change | None) -> Trajectory:
@@ -96,7 +87,7 @@ def redacted(trajectory: Trajectory, change: Change | None) -> Trajectory:
     """
     changed: dict[str, Any] = {}
     steps = redacted_steps(trajectory.steps, change)
-    if not all(map(lambda one, other: one is other, steps, trajectory.steps)):
+    if not all(map(is_, steps, trajectory.steps)):
         changed["steps"] = steps
     names = _RULED_OF_TRAJECTORY if change is not None else _FIELDS_OF_TRAJECTORY
     values = {name: getattr(trajectory, name) for name in names}
@@ -112,17 +103,8 @@ def redacted(trajectory: Trajectory, change: Change | None) -> Trajectory:
     return new_trajectory({**{name: getattr(trajectory, name) for name in TRAJECTORY_FIELDS}, **changed})
 
 
-_RULED_OF_TRAJECTORY = ("tool_runs", "error", "stop_reason", "task", "environment", "metadata")
-_FIELDS_OF_TRAJECTORY = tuple(name for name in TRAJECTORY_FIELDS if name not in ("steps", "exchanges"))
-
-
 def changed_fields(values: Mapping[str, Any], change: Change | None = None) -> dict[str, Any]:
-    """Those of a step's fields whose texts change, as they become.
-
-    Args:
-        values: fields by name, as they are stored; not ``messages`` and ``tools``, which steps share.
-        change: as for ``redacted_steps``.
-    """
+    """Those of a step's fields, as they are stored, whose texts change; without ``messages`` and ``tools``."""
     if change is None and not _hold_key(values.values()):
         return {}
     changed: dict[str, Any] = {}
@@ -136,10 +118,6 @@ def changed_fields(values: Mapping[str, Any], change: Change | None = None) -> d
         # Their ids too, which stand for the same texts.
         changed["top_tokens"] = None
     return changed
-
-
-_WITH_NUMBERS = frozenset({"completion", "metadata", "tool_runs", "task"})
-"""Fields in which whole numbers are changed too."""
 
 
 def _changed(value: Any, name: str, change: Change | None) -> Any:
@@ -203,10 +181,12 @@ class StepRedaction:
     """Redacts the steps of one trajectory, in their order. They share messages: each is changed once."""
 
     def __init__(self, change: Change | None) -> None:
-        """``change``: as for ``redacted_steps``."""
         self._change = change
-        self._lists: dict[int, _List] = {}
+        # With the object: while it is referenced, no other has its id.
+        self._lists: dict[int, tuple[Any, list[Any], list[int]]] = {}
+        """Lists that steps share, by ``id``: their changed copies so far, and the positions of what differs."""
         self._known: dict[int, tuple[Any, Any]] = {}
+        """Messages that lists share, by ``id``, with what became of them."""
         self._gone: list[bytes] = []
         """Token ids of completions that were changed, newest last."""
 
@@ -237,78 +217,44 @@ class StepRedaction:
         if values is None:
             return None
         items = values.items if isinstance(values, ListSpan) else values
-        known = self._lists.get(id(items))
-        if known is None:
-            known = self._lists[id(items)] = _List(items, place, self._change, self._known)
-        if isinstance(values, TableSpan):
-            known.change_to(len(items))
-            return TableSpan(known.new, values.runs) if known.differs_in(values.runs) else values
-        length = values.length if isinstance(values, ListSpan) else len(items)
-        known.change_to(length)
-        if not known.differs_in(((0, length),)):
+        length = values.length if type(values) is ListSpan else len(items)
+        _, new, differing = self._lists.setdefault(id(items), (items, [], []))
+        for at in range(len(new), length):
+            new.append(self._item(items[at], place, at))
+            if new[at] is not items[at]:
+                differing.append(at)
+        runs = values.runs if isinstance(values, TableSpan) else ((0, length),)
+        found = zip([bisect_left(differing, first) for first, _ in runs] if differing else (), runs, strict=False)
+        if not any(at < len(differing) and differing[at] < end for at, (_, end) in found):
             return values
-        return ListSpan(known.new, length) if isinstance(values, ListSpan) else FrozenList(known.new)
+        if isinstance(values, TableSpan):
+            return TableSpan(new, runs)
+        return ListSpan(new, length) if isinstance(values, ListSpan) else FrozenList(new)
 
-
-class _List:
-    """A list that steps share, and its changed copy, as far as steps have needed it."""
-
-    __slots__ = ("_change", "_differing", "_known", "_place", "items", "new")
-
-    def __init__(self, items: Any, place: str, change: Change | None, known: dict[int, tuple[Any, Any]]) -> None:
-        """``known``: the objects that other lists hold too, by ``id``, each with what became of it."""
-        self.items = items  # Referenced: no other list can get its id.
-        self.new: list[Any] = []
-        self._differing: list[int] = []
-        """Positions of the items that change, in order."""
-        self._place = place
-        self._change = change
-        self._known = known
-
-    def change_to(self, length: int) -> None:
-        for at in range(len(self.new), length):
-            item = self.items[at]
-            known = self._known.get(id(item))
-            changed = self._changed(item, at) if known is None else known[1]
-            if changed is not item:
-                self._differing.append(at)
-            self.new.append(changed)
-
-    def _changed(self, item: Any, at: int) -> Any:
-        if self._change is None and not _hold_key((item,)):
-            changed = item
-        else:
-            numbers = self._place == "messages" and not _is_ids(item)
+    def _item(self, item: Any, place: str, at: int) -> Any:
+        known = self._known.get(id(item))
+        if known is not None:
+            return known[1]
+        changed = item
+        if self._change is not None or _hold_key((item,)):
             by = credentials.change if self._change is None else self._change
-            changed = change_value(item, f"{self._place}[{at}]", by, numbers=numbers)
+            changed = change_value(item, f"{place}[{at}]", by, numbers=place == "messages" and not _is_ids(item))
         if isinstance(item, dict):
-            # With the object: while it is referenced, no other has its id.
             self._known[id(item)] = item, changed
         return changed
-
-    def differs_in(self, runs: Iterable[tuple[int, int]]) -> bool:
-        found = self._differing
-        return bool(found) and any(
-            (at := bisect_left(found, first)) < len(found) and found[at] < end for first, end in runs
-        )
 
 
 _ID_FIELDS = ("input_ids", "token_ids")
 
 
-def _sent_ids(step: Step) -> list[Any]:
+def _sent_ids(step: Step) -> Iterator[Any]:
     """The ids of a prompt that was sent as ids, where the engine's own do not stand for them."""
     lists = [step.sampling[name] for name in _ID_FIELDS if name in step.sampling] if step.sampling else []
     if step.messages and _is_ids(step.messages[0]):
         lists += step.messages if isinstance(step.messages[0], list) else [step.messages]
-    return [ids for ids in map(_as_ids, lists) if ids is not None]
-
-
-def _as_ids(values: Any) -> Any:
-    try:
-        return as_int32(values)
-    except (ValueError, TypeError, OverflowError):
-        return None
+    for values in lists:
+        with suppress(ValueError, TypeError, OverflowError):
+            yield as_int32(values)
 
 
 def _without_ids(step: Step, changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,14 +291,131 @@ def _is_ids(item: Any) -> bool:
 
 def repeats(prompt: Any, gone: list[bytes]) -> bool:
     """Returns whether prompt ids hold the ids of one of these completions."""
-    if prompt is None or not gone:
-        return False
-    data = prompt.tobytes()
-    return any(_aligned(data, ids) for ids in reversed(gone))
+    data = b"" if prompt is None or not gone else prompt.tobytes()
+    for ids in reversed(gone if data else ()):
+        at = data.find(ids)
+        # Each id takes four bytes.
+        while at % 4 and at != -1:
+            at = data.find(ids, at + 1)
+        if at != -1:
+            return True
+    return False
 
 
-def _aligned(data: bytes, ids: bytes) -> bool:
-    at = data.find(ids)
-    while at % 4 and at != -1:
-        at = data.find(ids, at + 1)
-    return at != -1
+# Values, and parts of records
+
+
+def change_value(value: Any, place: str, change: Change, *, numbers: bool = False, depth: int = 0) -> Any:
+    """The value with every text in it changed, keys of objects included; the value itself where none does.
+
+    What JSON has no form for (Pydantic objects, dataclasses, paths, ...) is taken as what a file would hold: its
+    fields, or its ``repr``. ``numbers``: whole numbers are changed too, where their digits as a text would be.
+    """
+    if isinstance(value, str):
+        # Without its subclass: an enum's member is written as its text, too.
+        return _changed_as(value, value if type(value) is str else str.__str__(value), place, change)
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        return _changed_as(value, _digits(value), place, change) if numbers else value
+    if depth > MAX_DEPTH:
+        # Also a value that contains itself. A file holds its repr.
+        return _changed_as(value, safe_repr(value), place, change)
+    if isinstance(value, Mapping):
+        return _object(value, place, change, numbers, depth + 1)
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, (bytes, bytearray, memoryview, range)):
+        return _list(value, place, change, numbers, depth + 1)
+    return _foreign(value, place, change, numbers, depth + 1)
+
+
+def _changed_as(value: Any, text: str, place: str, change: Change) -> Any:
+    """What becomes of a value that is written as ``text``; the value itself where that does not change."""
+    changed = change(text, place)
+    return value if changed == text else changed
+
+
+def _digits(value: int) -> str:
+    try:
+        return str(int(value))
+    except ValueError:  # More digits than Python converts (sys.set_int_max_str_digits). A file holds them in hex.
+        return hex(value)
+
+
+def _object(value: Mapping[Any, Any], place: str, change: Change, numbers: bool, depth: int) -> Any:
+    items: dict[Any, Any] = {}
+    is_same = True
+    for key, item in value.items():
+        text = json_key(key)
+        changed_key = _changed_as(text, text, f"{place}.{text} (key)", change)
+        changed = change_value(item, f"{place}.{text}", change, numbers=numbers, depth=depth)
+        if changed_key is not text:
+            is_same, key, number = False, changed_key, 2
+            # Two keys that become one text must not cost an item.
+            while key in items:
+                key, number = f"{changed_key} ({number})", number + 1
+        is_same = is_same and changed is item
+        items[key] = changed
+    return value if is_same else items
+
+
+def _list(value: Any, place: str, change: Change, numbers: bool, depth: int) -> Any:
+    changed = [
+        change_value(item, f"{place}[{at}]", change, numbers=numbers, depth=depth) for at, item in enumerate(value)
+    ]
+    return value if all(map(is_, changed, value)) else changed
+
+
+def _foreign(value: Any, place: str, change: Change, numbers: bool, depth: int) -> Any:
+    inside = to_builtin(value)
+    if inside is value and (tolist := getattr(value, "tolist", None)) is not None:
+        if getattr(getattr(value, "dtype", None), "kind", "O") in "biufc":
+            return value
+        inside = tolist()
+    if inside is value:
+        return _changed_as(value, safe_repr(value), place, change)
+    changed = change_value(inside, place, change, numbers=numbers, depth=depth)
+    return value if changed is inside else changed
+
+
+_RULED_OF: Mapping[type, frozenset[str]] = {
+    Completion: frozenset({"content", "reasoning", "refusal", "extra", "tool_calls"}),
+    ToolCall: frozenset({"name", "arguments", "extra"}),
+    ErrorInfo: frozenset({"type", "message", "code"}),
+    TokenIssue: frozenset({"message"}),
+    ExtraIssue: frozenset({"message"}),
+    Attempt: frozenset({"error", "request_id"}),
+    Usage: frozenset({"extra"}),
+    Cost: frozenset(),
+    Task: frozenset({"data"}),
+    ToolRun: frozenset({"arguments", "result", "error"}),
+}
+"""By record: the fields that a user's rules change. Others join records: ids, roles, codes. Keys are cut there, too."""
+
+
+def change_record(value: Any, place: str, change: Change, *, everywhere: bool = False, numbers: bool = False) -> Any:
+    """``change_value`` of a field of a record: also of records in it, and tuples of them, which stay such.
+
+    ``everywhere``: every field of a record is changed, not only those of ``_RULED_OF``. Numbers of errors are not.
+    """
+    if isinstance(value, tuple) and value and (type(value[0]) in _RULED_OF or type(value[0]) is PolicySpan):
+        parts = [
+            change_record(one, f"{place}[{at}]", change, everywhere=everywhere, numbers=numbers)
+            for at, one in enumerate(value)
+        ]
+        return value if all(map(is_, parts, value)) else tuple(parts)
+    if type(value) is PolicySpan:
+        version = change_value(value.version, f"{place}.version", change)
+        return value if version is value.version else value._replace(version=version)
+    ruled = _RULED_OF.get(type(value))
+    if ruled is None:
+        return change_value(value, place, change, numbers=numbers)
+    numbers = numbers and not isinstance(value, ErrorInfo)
+    changed = {}
+    for name in (item.name for item in fields(value)) if everywhere else ruled:
+        old = getattr(value, name)
+        if everywhere and isinstance(old, datetime):
+            continue
+        new = change_record(old, f"{place}.{name}", change, everywhere=everywhere, numbers=numbers)
+        if new is not old:
+            changed[name] = new
+    return replace(value, **changed) if changed else value

@@ -8,9 +8,10 @@ kernel): then both are kept.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.data.tokens import readonly
+from rollout_trace.data.tokens import GrowingArray, Stored, readonly
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,37 +28,10 @@ _SHORT_RUN = 16
 """Equal rows in fewer than so many positions are stored again: each run costs about as much as they do."""
 
 
-class Block:
+class Block(GrowingArray):
     """Rows of one dtype and shape, stored once. Rows are only ever appended."""
 
-    __slots__ = ("_buffer", "length")
-
-    def __init__(self, rows: AnyArray) -> None:
-        self._buffer = rows
-        self.length = len(rows)
-
-    def rows(self, first: int = 0, end: int | None = None) -> AnyArray:
-        """The rows ``[first, end)``, a read-only view: [end - first, ...]."""
-        found: AnyArray = readonly(self._buffer[first : self.length if end is None else end])
-        return found
-
-    def extend(self, rows: AnyArray) -> None:
-        """Appends rows. Views handed out keep their values."""
-        import numpy as np
-
-        needed = self.length + len(rows)
-        if needed > len(self._buffer):
-            # Growing by half keeps appending linear in time and leaves at most a third of the buffer unused.
-            grown = np.empty((max(needed, self.length + self.length // 2), *self._buffer.shape[1:]), self._buffer.dtype)
-            grown[: self.length] = self._buffer[: self.length]
-            self._buffer = grown
-        self._buffer[self.length : needed] = rows
-        self.length = needed
-
-    def trim(self) -> None:
-        """Frees the part of the buffer reserved for growth."""
-        if self.length < len(self._buffer):
-            self._buffer = self._buffer[: self.length].copy()
+    __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Block, (self.rows().copy(),)
@@ -67,7 +41,7 @@ Run: TypeAlias = "tuple[Block, int, int]"
 """Rows ``[first, end)`` of a block."""
 
 
-class RowSpan:
+class RowSpan(Stored):
     """An array with one row per position, as runs of rows of blocks."""
 
     __slots__ = ("runs",)
@@ -84,9 +58,7 @@ class RowSpan:
         import numpy as np
 
         pieces = [block.rows(first, end) for block, first, end in self.runs]
-        if len(pieces) == 1:
-            return pieces[0]
-        whole: AnyArray = readonly(np.concatenate(pieces))
+        whole: AnyArray = pieces[0] if len(pieces) == 1 else readonly(np.concatenate(pieces))
         return whole
 
     def part(self, first: int, end: int) -> list[Run]:
@@ -100,24 +72,16 @@ class RowSpan:
             first, end = first - length, end - length
         return found
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RowSpan, (self.runs,)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> RowSpan:
-        return self  # Immutable, and a copy would store the rows of all its blocks once more.
-
-
+@dataclass(slots=True, eq=False)
 class RowStore:
     """The rows of one trajectory. Not thread safe: callers hold the trajectory's lock."""
 
-    __slots__ = ("_latest", "_repeated", "blocks")
-
-    def __init__(self) -> None:
-        self.blocks: list[Block] = []
-        self._repeated: dict[tuple[str, str, bytes], Block] = {}
-        """By kind, dtype and row: a block of that row alone."""
-        self._latest: dict[str, list[tuple[int, RowSpan]]] = {}
-        """By kind: the latest arrays, with the position of their first row."""
+    blocks: list[Block] = field(default_factory=list)
+    _repeated: dict[tuple[str, str, bytes], Block] = field(default_factory=dict)
+    """By kind, dtype and row: a block of that row alone."""
+    _latest: dict[str, list[tuple[int, RowSpan]]] = field(default_factory=dict)
+    """By kind: the latest arrays, with the position of their first row."""
 
     def add(self, kind: str, rows: AnyArray, start: int = 0) -> RowSpan:
         """Stores an array [positions, ...] whose first row is of position ``start``, and returns its span.

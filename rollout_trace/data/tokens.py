@@ -8,6 +8,7 @@ new in each turn.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -30,12 +31,64 @@ _FIRST_BLOCK = 4096
 """Length of the first block of ids that ``common_prefix`` compares."""
 
 
-class Segment:
+class Stored:
+    """A form in which a field of a step is stored; it does not change."""
+
+    __slots__ = ()
+
+    def get(self) -> Any:
+        """The field's value, made anew each time."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names: tuple[str, ...] = self.__slots__
+        return type(self), tuple([getattr(self, name) for name in names])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self  # A copy would store once more what others share.
+
+
+class GrowingArray:
+    """An array to which rows are appended in place. Views that were handed out keep their values."""
+
+    __slots__ = ("_buffer", "length")
+
+    def __init__(self, rows: Any) -> None:
+        self._buffer = rows
+        self.length = len(rows)
+
+    def rows(self, first: int = 0, end: int | None = None) -> Any:
+        """The rows ``[first, end)``, a read-only view."""
+        return readonly(self._buffer[first : self.length if end is None else end])
+
+    def extend(self, rows: Any) -> None:
+        """Appends rows."""
+        import numpy as np
+
+        used, needed = self.length, self.length + len(rows)
+        if needed > len(self._buffer):
+            # Growing by half keeps appending linear in time and leaves at most a third of the buffer unused.
+            grown = np.empty((max(needed, used + used // 2), *self._buffer.shape[1:]), self._buffer.dtype)
+            grown[:used] = self._buffer[:used]
+            self._buffer = grown
+        # In place is safe: views handed out so far end at `used` or before.
+        self._buffer[used:needed] = rows
+        self.length = needed
+
+    def trim(self) -> None:
+        """Frees the part of the buffer reserved for growth."""
+        if self.length < len(self._buffer):
+            self._buffer = self._buffer[: self.length].copy()
+
+
+class Segment(GrowingArray):
     """Ids ``[start, end)`` of a sequence whose first ``start`` ids are those of ``base``."""
 
-    __slots__ = ("_buffer", "base", "children", "depth", "end", "jump", "start", "tree")
+    __slots__ = ("base", "children", "depth", "end", "jump", "start", "tree")
 
     def __init__(self, tree: Tree, base: Segment | None, start: int, ids: IntArray) -> None:
+        self._buffer = ids
+        self.length = len(ids)
         self.tree = tree
         self.base = base
         self.depth: int = 0 if base is None else base.depth + 1
@@ -43,34 +96,19 @@ class Segment:
         self.jump: Segment | None = None if base is None else _jump_of(base)
         self.start = start
         self.end = start + len(ids)
-        self._buffer = ids
         self.children: dict[tuple[int, int], Segment] = {}
 
     @property
     def own_ids(self) -> IntArray:
         """The ids stored in this segment, without those of its bases: int32 [end - start], read-only."""
-        own: IntArray = readonly(self._buffer[: self.end - self.start])
+        own: IntArray = self._buffer[: self.length]
+        own.flags.writeable = False
         return own
 
     def extend(self, ids: IntArray) -> None:
-        """Appends ids in place. Existing spans keep their values."""
-        import numpy as np
-
-        used, needed = self.end - self.start, self.end - self.start + len(ids)
-        if needed > len(self._buffer):
-            # Growing by half keeps appending linear in time and leaves at most a third of the buffer unused.
-            grown = np.empty(max(needed, used + used // 2), np.int32)
-            grown[:used] = self._buffer[:used]
-            self._buffer = grown
-        # In place is safe: views handed out so far end at `used` or before.
-        self._buffer[used:needed] = ids
-        self.end += len(ids)
-
-    def trim(self) -> None:
-        """Frees the part of the buffer reserved for growth."""
-        used = self.end - self.start
-        if used < len(self._buffer):
-            self._buffer = self._buffer[:used].copy()
+        """Appends ids in place."""
+        super().extend(ids)
+        self.end = self.start + self.length
 
     def ending_segment(self, stop: int) -> Segment:
         """The segment, this one or a base, that holds id ``stop - 1`` of this sequence."""
@@ -85,10 +123,19 @@ class Segment:
         segment: Segment | None = self
         while segment is not None and stop > start:
             if stop > segment.start:
-                pieces.append(segment.own_ids[max(start, segment.start) - segment.start : stop - segment.start])
+                pieces.append(segment._buffer[max(start, segment.start) - segment.start : stop - segment.start])
                 stop = segment.start
             segment = segment.base
         return pieces[::-1]
+
+    def ids(self, start: int, stop: int) -> IntArray:
+        """The ids ``[start, stop)`` of the whole sequence: int32, read-only; a view where they lie in one segment."""
+        import numpy as np
+
+        pieces = self.pieces(start, stop)
+        found: IntArray = pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.empty(0, np.int32)])
+        found.flags.writeable = False
+        return found
 
     def __reduce__(self) -> tuple[Any, ...]:
         # `jump` is recomputed on restore. Pickled before `base`, it bounds the recursion depth of pickle: bases alone
@@ -110,15 +157,12 @@ def _restore_segment(tree: Tree, _: Segment | None, base: Segment | None, start:
 
 
 class Tree:
-    """Identifies the store that a segment belongs to.
-
-    A reference to the store itself would be a cycle, never freed in trainers that switch the garbage collector off.
-    """
+    """Identifies the store of a segment: without a cycle, never freed in trainers that switch the collector off."""
 
     __slots__ = ()
 
 
-class Span:
+class Span(Stored):
     """Ids ``[start, stop)`` of the sequence that a segment and its bases form."""
 
     __slots__ = ("segment", "start", "stop")
@@ -130,30 +174,16 @@ class Span:
 
     def get(self) -> IntArray:
         """The ids, int32 [stop - start], read-only; a view where they lie in one segment, else a copy."""
-        import numpy as np
-
-        pieces = self.segment.pieces(self.start, self.stop)
-        if len(pieces) == 1:
-            return pieces[0]
-        whole: IntArray = readonly(np.concatenate(pieces) if pieces else np.empty(0, np.int32))
-        return whole
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Span, (self.segment, self.start, self.stop)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Span:
-        return self  # Immutable, and a copy would store the ids of all its segments once more.
+        return self.segment.ids(self.start, self.stop)
 
 
+@dataclass(slots=True, eq=False)
 class TokenStore:
     """The segments of one trajectory. Not thread safe: callers hold the trajectory's lock."""
 
-    __slots__ = ("_roots", "segments", "tree")
-
-    def __init__(self) -> None:
-        self._roots: dict[int, Segment] = {}
-        self.segments: list[Segment] = []
-        self.tree = Tree()
+    segments: list[Segment] = field(default_factory=list)
+    tree: Tree = field(default_factory=Tree)
+    _roots: dict[int, Segment] = field(default_factory=dict)
 
     def add(self, prompt: IntArray | None, completion: IntArray | None) -> tuple[Span | None, Span | None]:
         """Stores a prompt and its completion and returns their spans; None for None.
@@ -252,11 +282,7 @@ def common_prefix(one: IntArray, other: IntArray) -> int:
 
 
 def as_int32(values: Any, name: str = "token ids") -> IntArray:
-    """Token ids as a read-only int32 array.
-
-    Raises:
-        ValueError: an id is not a whole number from 0 to 2**31 - 1, or the array is not one-dimensional.
-    """
+    """Token ids as a read-only int32 array. Raises ValueError for what is no flat list of ids from 0 to 2**31 - 1."""
     import numpy as np
 
     array = np.asarray(values)
@@ -270,11 +296,7 @@ def as_int32(values: Any, name: str = "token ids") -> IntArray:
 
 
 def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
-    """Numbers as a read-only float32 array.
-
-    Raises:
-        ValueError: a value is not a number or exceeds the range of float32, or the array is not one-dimensional.
-    """
+    """Numbers as a read-only float32 array. Raises ValueError for what is no flat list of numbers within its range."""
     import numpy as np
 
     try:
@@ -317,11 +339,9 @@ def _brief(values: Any) -> str:
 
 
 def array_of(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
-    """int32 (``i``) or float32 (``f``) of numbers in its range, read-only: its memory is of bytes.
+    """int32 (``i``) or float32 (``f``) of numbers, read-only: its memory is of bytes.
 
-    Raises:
-        struct.error: one of the values is no number, or no int32.
-        OverflowError: one of the values is beyond float32.
+    Raises struct.error for what is no number or no int32, OverflowError for what is beyond float32.
     """
     import numpy as np
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
@@ -25,38 +25,6 @@ if TYPE_CHECKING:
     from rollout_trace.train.sequence import Sequences
 
 
-class StepSource(Protocol):
-    """The recorded calls of an open trajectory."""
-
-    @property
-    def is_ours(self) -> bool:
-        """True in the process that opened the trajectory. What a forked process records would be lost."""
-
-    def steps(self) -> list[Step]:
-        """The steps so far, in the order their calls began."""
-
-
-class Recorder(Protocol):
-    """Records into a trajectory. The trajectory uses no more of it than this, so data imports no recorder."""
-
-    @property
-    def log(self) -> StepSource | None:
-        """The recorded calls while the trajectory is open; None once it is closed."""
-
-    def complete(self, trajectory: Trajectory) -> StepSource | None:
-        """Decodes the calls of a closed trajectory and completes its fields, the first time that nothing runs any more.
-
-        Returns the recorded calls where that is not possible yet: the trajectory is open, or a stream that began inside
-        is still being read. None once the trajectory is complete.
-        """
-
-    def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
-        """Called after a public field was set."""
-
-    def was_written(self, trajectory: Trajectory, target: object) -> None:
-        """Called after the closed trajectory was written to ``target``."""
-
-
 class _Referable:
     """Makes a slotted dataclass weakly referenceable; ``dataclass(weakref_slot=True)`` needs Python 3.11."""
 
@@ -68,6 +36,18 @@ class _Referable:
 class Trajectory(_Referable):
     """A run of one task by one agent: its steps in the order their calls began, rewards, tool runs and metadata."""
 
+    # First: from then on `__setattr__` can read it.
+    _recorder: Any = field(default=None, init=False, repr=False)
+    """What records into it; None where it was read from a file, or made by hand. It has
+
+    - ``log``: the recorded calls while the trajectory is open, with ``is_ours`` (False in a forked process) and
+      ``steps()``; None once it is closed;
+    - ``complete(trajectory)``: decodes the calls of a closed trajectory and completes its fields, the first time that
+      nothing runs any more; returns the recorded calls where that is not possible yet, else None;
+    - ``was_set(trajectory, name, value)`` and ``was_written(trajectory, target)``, which are called afterwards.
+    """
+    _later: dict[str, Any] | None = field(default=None, init=False, repr=False)
+    """What the fields are completed from whose slots are empty: functions that make them, or their values so far."""
     id: str = field(default_factory=new_id)
     """Unique."""
     name: str = "agent"
@@ -116,8 +96,6 @@ class Trajectory(_Referable):
     plugin records; ``replay`` answers from them."""
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
     """Closed trajectories that were opened inside this one, at any depth: they are written with it."""
-    _recorder: Recorder | None = field(default=None, init=False, repr=False)
-    """None for a trajectory that was not recorded here: read from a file, or made by hand."""
 
     def __post_init__(self) -> None:
         if self.episode_id is None:
@@ -127,14 +105,33 @@ class Trajectory(_Referable):
         check = _CHECKS.get(name)
         if check is not None and value is not None:
             value = check(value, name)
-        object.__setattr__(self, name, value)
-        # With a default: `__init__` sets the other fields before this slot has a value.
-        recorder = getattr(self, "_recorder", None)
-        if recorder is not None and name[0] != "_":
+        recorder = value if name == "_recorder" else self._recorder
+        if recorder is not None and name == "steps" and recorder.complete(self) is not None:
+            raise AttributeError(
+                "the steps of an open trajectory are what is recorded: change them when it has closed, and when the "
+                "streams that began inside have been read."
+            )
+        (_set if name in _COMPLETED else object.__setattr__)(self, name, value)
+        if recorder is not None and name == "_recorder":
+            complete_later(self, steps=self.steps, tool_runs=self.tool_runs)
+        elif recorder is not None and name[0] != "_":
             recorder.was_set(self, name, value)
 
+    if not TYPE_CHECKING:  # With it every name would be an attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            """Completes a field whose slot is empty."""
+            if name in _COMPLETED and self._later and name in self._later:
+                return _completed(self, name, self._later)
+            return object.__getattribute__(self, name)
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        for name, value in {**state[1], "_later": None}.items():
+            object.__setattr__(self, name, value)
+
     def __repr__(self) -> str:
-        extent = "open" if self._log is not None else f"{len(self.steps)} steps"
+        is_closed = self._recorder is None or self._recorder.log is None
+        extent = f"{len(self.steps)} steps" if is_closed else "open"
         task = "" if self.task is None else f", task={user_values.brief(self.task.id)}"
         return f"Trajectory({self.id!r}, name={self.name!r}{task}, {self.status}, {extent}, reward={self.reward!r})"
 
@@ -275,13 +272,8 @@ class Trajectory(_Referable):
     @property
     def is_open(self) -> bool:
         """True while calls can still be recorded, in the process that opened it."""
-        log = self._log
-        return log is not None and log.is_ours
-
-    @property
-    def _log(self) -> StepSource | None:
-        recorder: Recorder | None = getattr(self, "_recorder", None)
-        return None if recorder is None else recorder.log
+        log = None if self._recorder is None else self._recorder.log
+        return log is not None and bool(log.is_ours)
 
 
 def to_task(value: Any) -> Task | None:
@@ -318,86 +310,63 @@ TRAJECTORY_FIELDS = tuple(name for name in _FIELDS if not name.startswith("_"))
 _new_trajectory = maker(Trajectory)
 
 
-def _incomplete(trajectory: Trajectory) -> StepSource | None:
-    """The recorded calls of a trajectory whose steps are not final; None where they are."""
-    # With a default: `__init__` sets the other fields before this slot has a value.
-    recorder: Recorder | None = getattr(trajectory, "_recorder", None)
-    return None if recorder is None else recorder.complete(trajectory)
+_COMPLETED = frozenset({"steps", "tool_runs", "environment", "exchanges"})
+
+
+def complete_later(trajectory: Trajectory, **values: Any) -> None:
+    """Empties fields, which are completed when they are read.
+
+    Args:
+        trajectory: the trajectory.
+        **values: the steps and tool runs so far, which its recorder completes; of ``environment`` and ``exchanges``
+            a function that makes them.
+    """
+    object.__setattr__(trajectory, "_later", {**(trajectory._later or {}), **values})
+    for name in values:
+        object.__delattr__(trajectory, name)
+
+
+def _completed(trajectory: Trajectory, name: str, later: dict[str, Any]) -> Any:
+    if name in ("steps", "tool_runs"):
+        recorder = trajectory._recorder
+        source = None if recorder is None else recorder.complete(trajectory)
+        if source is not None:
+            return source.steps() if name == "steps" else later[name]
+    # What the recorder, or another thread, has set meanwhile is there no more.
+    found = later.get(name)
+    if found is not None:
+        _set(trajectory, name, found() if callable(found) else found)
+    return object.__getattribute__(trajectory, name)
+
+
+def _set(trajectory: Trajectory, name: str, value: Any) -> None:
+    """Sets a field past the checks. It is not completed any more."""
+    object.__setattr__(trajectory, name, value)
+    if trajectory._later:
+        trajectory._later.pop(name, None)
 
 
 def set_final_steps(trajectory: Trajectory, steps: list[Step]) -> None:
     """Sets the steps of a trajectory that is being completed. For its recorder."""
-    _SLOTS["steps"].__set__(trajectory, steps)
-
-
-_SLOTS: dict[str, Any] = {
-    name: Trajectory.__dict__[name] for name in ("steps", "tool_runs", "environment", "exchanges")
-}
-"""The storage of the fields that are completed when they are read."""
-
-
-def _define_completed_fields() -> None:
-    steps, tool_runs = _SLOTS["steps"], _SLOTS["tool_runs"]
-
-    def get_steps(trajectory: Trajectory) -> list[Step]:
-        source = _incomplete(trajectory)
-        found: list[Step] = steps.__get__(trajectory, Trajectory) if source is None else source.steps()
-        return found
-
-    def set_steps(trajectory: Trajectory, value: list[Step]) -> None:
-        if _incomplete(trajectory) is not None:
-            raise AttributeError(
-                "the steps of an open trajectory are what is recorded: change them when it has closed, and when the "
-                "streams that began inside have been read."
-            )
-        steps.__set__(trajectory, value)
-
-    def get_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
-        # Completing the trajectory sets the steps that requested the runs.
-        _incomplete(trajectory)
-        found: list[ToolRun] = tool_runs.__get__(trajectory, Trajectory)
-        return found
-
-    # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
-    setattr(Trajectory, "steps", property(get_steps, set_steps))  # noqa: B010 - a plain assignment is a type error
-    setattr(Trajectory, "tool_runs", property(get_tool_runs, tool_runs.__set__))  # noqa: B010
-    # The first takes up to 50 ms once a process: not when a trajectory opens, on an agent's path. In the second, of a
-    # file, each request is whole, which in memory is the square of what the line has.
-    for name in ("environment", "exchanges"):
-        setattr(Trajectory, name, _made_when_read(_SLOTS[name]))
-
-
-def _made_when_read(slot: Any) -> property:
-    """A property whose slot may hold a function that makes its value."""
-
-    def get(trajectory: Trajectory) -> Any:
-        value = slot.__get__(trajectory, Trajectory)
-        if callable(value):
-            value = value()
-            slot.__set__(trajectory, value)
-        return value
-
-    return property(get, slot.__set__)
-
-
-_define_completed_fields()
-
-
-def with_values(trajectory: Trajectory, values: Mapping[str, Any]) -> Trajectory:
-    """A copy of a complete trajectory with other values of some fields, unchecked. It has the same recorder."""
-    return new_trajectory({**{name: getattr(trajectory, name) for name in _FIELDS if name not in values}, **values})
+    _set(trajectory, "steps", steps)
 
 
 def stored_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
     """The tool runs, without completing the trajectory: on its close nothing is decoded."""
-    found: list[ToolRun] = _SLOTS["tool_runs"].__get__(trajectory, Trajectory)
-    return found
+    found: list[ToolRun] | None = (trajectory._later or {}).get("tool_runs")
+    return trajectory.tool_runs if found is None else found
+
+
+def with_values(trajectory: Trajectory, values: Mapping[str, Any]) -> Trajectory:
+    """A copy of a complete trajectory with other values of some fields, unchecked. It has the same recorder."""
+    fields_of = {name: getattr(trajectory, name) for name in _FIELDS if name not in values and name != "_later"}
+    return new_trajectory({**fields_of, **values})
 
 
 def environment_so_far(trajectory: Trajectory) -> dict[str, Any] | None:
     """The environment as far as it is known without collecting it. For the journal, on the path of a call."""
-    value: Any = _SLOTS["environment"].__get__(trajectory, Trajectory)
-    known: dict[str, Any] | None = value.so_far() if callable(value) else value
+    make = (trajectory._later or {}).get("environment")
+    known: dict[str, Any] | None = trajectory.environment if make is None else make.so_far()
     return known
 
 
@@ -405,6 +374,9 @@ def new_trajectory(values: dict[str, Any]) -> Trajectory:
     """A trajectory with these fields, unchecked. For the recorder, and the reader: old files may hold values that are
     refused today."""
     trajectory = _new_trajectory(**values)
+    if callable(values.get("exchanges")):
+        # In a file each request is whole, which in memory is the square of what the line has.
+        complete_later(trajectory, exchanges=values["exchanges"])
     for name, kind in (("rewards", user_values.Rewards), ("metrics", user_values.Metrics)):
         if values.get(name) is not None:
             # `dict.update`, because the class's own method checks the values.
@@ -424,18 +396,14 @@ def each_trajectory(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator
     if isinstance(trajectories, Trajectory):
         return iter((trajectories,))
     if isinstance(trajectories, (str, bytes, os.PathLike)) or not hasattr(trajectories, "__iter__"):
-        raise TypeError(_not_a_trajectory(trajectories, "trajectories"))
+        _require_trajectory(trajectories, "trajectories")
     return map(_require_trajectory, trajectories)
 
 
-def _require_trajectory(one: Any) -> Trajectory:
-    if not isinstance(one, Trajectory):
-        raise TypeError(_not_a_trajectory(one, "a trajectory"))
-    return one
-
-
-def _not_a_trajectory(found: Any, expected: str) -> str:
-    if isinstance(found, (str, bytes, os.PathLike)):
-        path = user_values.brief(os.fsdecode(found))
-        return f"expected {expected}, got the path {path}; give what rt.read({path}) yields."
-    return f"expected {expected}, got {user_values.brief(found)} ({type(found).__name__})."
+def _require_trajectory(one: Any, expected: str = "a trajectory") -> Trajectory:
+    if isinstance(one, Trajectory):
+        return one
+    if isinstance(one, (str, bytes, os.PathLike)):
+        path = user_values.brief(os.fsdecode(one))
+        raise TypeError(f"expected {expected}, got the path {path}; give what rt.read({path}) yields.")
+    raise TypeError(f"expected {expected}, got {user_values.brief(one)} ({type(one).__name__}).")

@@ -20,13 +20,7 @@ from rollout_trace.guard import printable, warn_once
 def finite_number(value: Any, name: str) -> float:
     """The number as a Python int or float; bools become 1.0 or 0.0, numpy and torch scalars their value.
 
-    Args:
-        value: the value set by the user.
-        name: the field's name, for the error message.
-
-    Raises:
-        TypeError: it is not a real number, or it is an array of one or more dimensions.
-        ValueError: it is NaN, infinite, or too large for a float.
+    Raises TypeError for what is not one real number, ValueError for NaN, infinity and what no float holds.
     """
     number = value if type(value) in (float, int) else _python_number(value)
     if number is None:
@@ -94,12 +88,7 @@ class Metrics(Rewards):
 
 
 def named_numbers(value: Any, kind: type[Rewards]) -> Rewards:
-    """A copy of a mapping that checks the numbers in it and those set later.
-
-    Raises:
-        TypeError: it is not a mapping from names to numbers.
-        ValueError: a number is not finite.
-    """
+    """A copy of a mapping that checks the numbers in it and those set later. Raises as ``finite_number``."""
     numbers = to_builtin(value)
     if not isinstance(numbers, dict):
         raise TypeError(f'{kind._name} is {brief(value)} ({type(value).__name__}); give a dict, {{"name": number}}.')
@@ -109,10 +98,7 @@ def named_numbers(value: Any, kind: type[Rewards]) -> Rewards:
 def advantage(value: Any, name: str) -> float | FrozenList:
     """Returns one finite number, or a list with one for each completion token. Arrays and tensors become such a list.
 
-    The list cannot be changed in place: a number set in it later would not be checked.
-
-    Raises:
-        TypeError, ValueError: as ``finite_number``.
+    The list cannot be changed in place: a number set in it later would not be checked. Raises as ``finite_number``.
     """
     if hasattr(value, "tolist"):
         value = value.tolist()
@@ -124,9 +110,7 @@ def advantage(value: Any, name: str) -> float | FrozenList:
 def metadata(value: Any, name: str) -> dict[str, Any]:
     """The user's dict itself, or a new dict of the fields of a mapping, dataclass or Pydantic object.
 
-    Raises:
-        TypeError: it is none of these.
-        ValueError: two of its keys become the same key in JSON.
+    Raises TypeError for anything else, ValueError where two keys become the same key in JSON.
     """
     values = value if isinstance(value, dict) else to_builtin(value)
     if not isinstance(values, dict):
@@ -137,11 +121,7 @@ def metadata(value: Any, name: str) -> dict[str, Any]:
 
 
 def text_id(value: Any, name: str) -> str:
-    """The id as text. Texts, numbers, paths, enums, dates and UUIDs are accepted.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """The id as text: of a text, number, path, enum, date or UUID. Raises TypeError for anything else."""
     from uuid import UUID
 
     value = to_builtin(value)
@@ -158,12 +138,7 @@ def text_id(value: Any, name: str) -> str:
 
 
 def position(value: Any, name: str) -> int:
-    """The value as an int of 0 or more.
-
-    Raises:
-        TypeError: it is not a whole number.
-        ValueError: it is negative.
-    """
+    """The value as an int. Raises TypeError for what is no whole number, ValueError for one below 0."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -186,31 +161,24 @@ def to_builtin(value: Any) -> Any:
     Any other value is returned itself, and so is one whose conversion raises.
     """
     try:
-        return _to_builtin(value)
+        if isinstance(value, Enum):
+            return value.value
+        if isinstance(value, os.PathLike):
+            return os.fsdecode(value)
+        if isinstance(value, Mapping):
+            return dict(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            # Without private fields, as the JSON encoder writes dataclasses.
+            return {item.name: getattr(value, item.name) for item in fields(value) if not item.name.startswith("_")}
+        # Looked up on the class: an instance with `__getattr__` (a mock, a proxy) may have any name.
+        return value.model_dump(warnings=False) if callable(getattr(type(value), "model_dump", None)) else value
     except Exception:  # User code runs here: serializers, properties, `__fspath__`.
         return value
 
 
-def _to_builtin(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, os.PathLike):
-        return os.fsdecode(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        # Without private fields, as the JSON encoder writes dataclasses.
-        return {item.name: getattr(value, item.name) for item in fields(value) if not item.name.startswith("_")}
-    # Looked up on the class: an instance with `__getattr__` (a mock, a proxy) may have any name.
-    return value.model_dump(warnings=False) if callable(getattr(type(value), "model_dump", None)) else value
-
-
 def brief(value: Any) -> str:
     """The ``repr`` of a value for an error message: one line, about 80 characters."""
-    try:
-        return printable(repr(value), 80)
-    except Exception as error:
-        return f"<{type(value).__name__}: its repr() raised {type(error).__name__}>"
+    return printable(safe_repr(value), 80)
 
 
 MAX_DEPTH = 150
@@ -218,15 +186,9 @@ MAX_DEPTH = 150
 
 
 def check_keys(value: Any, name: str, ancestors: tuple[int, ...] = ()) -> None:
-    """Raises where two keys of a mapping become the same key in JSON (``1`` and ``"1"``): one item would be lost.
+    """Raises ValueError where two keys of a mapping become one key in JSON (``1`` and ``"1"``): an item would be lost.
 
-    Args:
-        value: a nested value.
-        name: its place, for the error message.
-        ancestors: ``id`` of each object that contains it, since a value may contain itself.
-
-    Raises:
-        ValueError: there are such keys.
+    ``ancestors``: the ``id`` of each object that contains the value, which may contain itself.
     """
     if id(value) in ancestors or len(ancestors) > MAX_DEPTH:
         return

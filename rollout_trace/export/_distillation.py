@@ -18,8 +18,8 @@ from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import each, exporting, one_by_one, plain, scored_rows
 from rollout_trace.export._extras import count_extras
 from rollout_trace.export._rows import count_unused, step_ids_of
+from rollout_trace.train.extras import misfit
 from rollout_trace.train.sequence import common_value
-from rollout_trace.train.step_extras import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

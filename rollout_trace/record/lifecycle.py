@@ -14,7 +14,7 @@ from rollout_trace._forks import lock_for
 from rollout_trace._python import place_of_caller
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info, shared
-from rollout_trace.data.trajectory import stored_tool_runs
+from rollout_trace.data.trajectory import complete_later, stored_tool_runs
 from rollout_trace.record import ancestry, episode, process_end
 from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.record.log import StepLog
@@ -129,8 +129,8 @@ if hasattr(os, "register_at_fork"):
 def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     trajectory.status = "running"
     trajectory.started_at = datetime.now(timezone.utc)
-    # Collected when it is read. Past `__setattr__`, whose field is a dict.
-    object.__setattr__(trajectory, "environment", Pending())
+    # Collected when it is read: it takes up to 50 ms once a process.
+    complete_later(trajectory, environment=Pending())
     state = TrajectoryState(StepLog(), place_of_caller())
     _attach(state, trajectory)
     trajectory._recorder = state

@@ -1,10 +1,13 @@
-"""The codes of findings, with their grades and meanings."""
+"""Findings: their type, and their codes with grades and meanings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
+
+from rollout_trace._field_docs import document_fields
 
 Grade: TypeAlias = Literal["fatal", "warning", "info"]
 """``fatal``: the step, or the trajectory, cannot be trained on. ``warning``: it can, but may spoil training. ``info``:
@@ -82,3 +85,35 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
 )
 """All codes, with grade and meaning, as in the table of ``docs/checks.md``. Codes keep their meaning; later versions
 may add some."""
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A result of a check. ``str(finding)`` is one line."""
+
+    code: str
+    """A key of ``CODES``, or the code of a ``token_issue`` that a newer version wrote."""
+    grade: Grade
+    """``fatal``: the step, or the trajectory, cannot be trained on. ``warning``: it can, but may spoil training.
+    ``info``: no fault."""
+    message: str
+    """A sentence with what was found."""
+    step_id: str | None = None
+    """None for a finding on the whole trajectory."""
+    position: int | None = None
+    """Index of a token in the completion, or in the prompt where ``message`` names it; None where no token is meant."""
+
+    def __str__(self) -> str:
+        places = {"step": self.step_id, "token": self.position}
+        where = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
+        line = f"{self.grade}: {self.code}{f' ({where})' if where else ''}: {self.message}"
+        return " ".join(line.split())
+
+
+def finding(
+    code: str, message: str, step_id: str | None = None, position: int | None = None, *, unknown: Grade = "fatal"
+) -> Finding:
+    """A finding with the grade of its code; with the grade ``unknown`` where the code is not in the table."""
+    grade = CODES[code][0] if code in CODES else unknown
+    return Finding(code=code, grade=grade, message=message, step_id=step_id, position=position)

@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from rollout_trace._field_docs import document_fields
-from rollout_trace.data.model import CUT_OFF, shared
-from rollout_trace.train.check_codes import CODES, Grade
-from rollout_trace.train.problems import InRange, field_problems
+from rollout_trace.data.costs import provider_cost
+from rollout_trace.data.counts import amount_of, is_count
+from rollout_trace.data.extras import EXTRAS
+from rollout_trace.data.model import CUT_OFF, Usage, shared
+from rollout_trace.data.tokens import Segment, Span
+from rollout_trace.train.check_codes import Finding, finding
+from rollout_trace.train.extras import misfit
 from rollout_trace.train.selection import advantage_problem, logprobs_problem, n_prompt, n_sampled, reason_left_out
 from rollout_trace.train.shaping import biased, constrained, remedy, temperature, truncated
 from rollout_trace.wire.profiles import sends_no_ids
@@ -24,6 +27,17 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.train.sequence import Sequences
 
+__all__ = ["DEGENERATE_LENGTH", "Finding", "InRange", "check", "check_with_rows"]
+
+_NOT_SENT = frozenset({"not_in_this_form", "refused", "not_sent"})
+"""Codes of ``ExtraIssue`` for extras that did not come; those of the others came and were withheld."""
+_DEPTH: Final = 3
+_TOKENS: Final = re.compile("token", re.IGNORECASE)
+_CACHED: Final = re.compile("cache.*token|token.*cache", re.IGNORECASE)
+_REASONED: Final = re.compile("(reason|think|thought).*token|token.*(reason|think|thought)", re.IGNORECASE)
+_COST: Final = re.compile(r"(^|_)costs?(_|$)|Cost", re.ASCII)
+_ERROR: Final = re.compile(r"(\w+_)?err(or)?s?(_?(message|msg|code))?", re.IGNORECASE)
+_CALLERS_OWN: Final = frozenset({"metadata"})
 DEGENERATE_LENGTH = 64
 """Minimum length of a completion, in ids, for ``degenerate``: a shorter run of one id is often a ruler of dashes."""
 
@@ -33,39 +47,11 @@ _ROOTS = (
 )
 
 
-@document_fields
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A result of a check. ``str(finding)`` is one line."""
-
-    code: str
-    """A key of ``CODES``, or the code of a ``token_issue`` that a newer version wrote."""
-    grade: Grade
-    """``fatal``: the step, or the trajectory, cannot be trained on. ``warning``: it can, but may spoil training.
-    ``info``: no fault."""
-    message: str
-    """A sentence with what was found."""
-    step_id: str | None = None
-    """None for a finding on the whole trajectory."""
-    position: int | None = None
-    """Index of a token in the completion, or in the prompt where ``message`` names it; None where no token is meant."""
-
-    def __str__(self) -> str:
-        places = {"step": self.step_id, "token": self.position}
-        where = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
-        line = f"{self.grade}: {self.code}{f' ({where})' if where else ''}: {self.message}"
-        return " ".join(line.split())
-
-
 def check(trajectory: Trajectory, *, vocab_size: int | None = None) -> list[Finding]:
     """Findings on the steps of a trajectory, in their order, then on the trajectory as a whole.
 
     Every step that ``trajectory.sequences()`` leaves out has a finding whose code is the reason. Steps that are not
     trainable, and completions that are cached or superseded, are not checked further.
-
-    Args:
-        trajectory: the trajectory to check; it is not changed.
-        vocab_size: valid ids are below this number. None: any int32 from 0 on is valid.
     """
     return check_with_rows(trajectory, vocab_size=vocab_size)[0]
 
@@ -81,15 +67,7 @@ def check_with_rows(trajectory: Trajectory, *, vocab_size: int | None = None) ->
     # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
     rows = trajectory.sequences(include=lambda step: not any(_advantage_findings(step)))
     findings += [*_reward_findings(trajectory), *_sequence_findings(trajectory, rows)]
-    return findings + [_finding(code, message) for code, message in field_problems(trajectory.steps)], rows
-
-
-def _finding(
-    code: str, message: str, step_id: str | None = None, position: int | None = None, *, unknown: Grade = "fatal"
-) -> Finding:
-    """A finding with the grade of its code; with the grade ``unknown`` where the code is not in the table."""
-    grade = CODES[code][0] if code in CODES else unknown
-    return Finding(code=code, grade=grade, message=message, step_id=step_id, position=position)
+    return findings + [finding(code, message) for code, message in _field_problems(trajectory.steps)], rows
 
 
 # One step
@@ -97,10 +75,12 @@ def _finding(
 
 def _step_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
     if step.status != "ok":
+        cause = "" if step.error is None else f" ({step.error.type}: {step.error.message})"
+        message = f"status is {step.status!r}{cause}: it is left out of the sequences."
         # A status that a newer version wrote: no status of this version is fatal either.
-        yield _finding(step.status, _status_message(step), step.id, unknown="warning")
+        yield finding(step.status, message, step.id, unknown="warning")
     if not step.trainable:
-        yield _finding("not_trainable", "trainable is False: it is left out of the sequences.", step.id)
+        yield finding("not_trainable", "trainable is False: it is left out of the sequences.", step.id)
         if step.token_issue is not None and step.token_issue.code == "redacted":
             # The recorder set it, not the user: why is not known otherwise.
             yield _issue_finding(step, step.token_issue)
@@ -115,34 +95,29 @@ def _step_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
     yield from _sampling_findings(step)
     yield from _advantage_findings(step)
     if not _is_finite(step.reward):
-        yield _finding("reward_not_finite", f"reward is {step.reward!r}; expected a finite number.", step.id)
+        yield finding("reward_not_finite", f"reward is {step.reward!r}; expected a finite number.", step.id)
     if step.finish_reason in CUT_OFF:
-        yield _finding("truncated", f"finish_reason is {step.finish_reason!r}: the completion has no end.", step.id)
+        yield finding("truncated", f"finish_reason is {step.finish_reason!r}: the completion has no end.", step.id)
 
 
 def _issue_finding(step: Step, issue: TokenIssue) -> Finding:
     if issue.code == "ids_missing" and sends_no_ids(step.engine, step.protocol):
         # Nothing was lost: there are no ids to be had.
         return Finding(code=issue.code, grade="info", message=issue.message, step_id=step.id)
-    return _finding(issue.code, issue.message, step.id)
-
-
-def _status_message(step: Step) -> str:
-    cause = "" if step.error is None else f" ({step.error.type}: {step.error.message})"
-    return f"status is {step.status!r}{cause}: it is left out of the sequences."
+    return finding(issue.code, issue.message, step.id)
 
 
 def _missing_findings(step: Step) -> Iterator[Finding]:
     """Findings on missing ids and logprobs, for a step without a ``token_issue`` that would explain them."""
     length = n_sampled(step)
     if length is None:
-        yield _finding("ids_missing", "completion_token_ids is None.", step.id)
+        yield finding("ids_missing", "completion_token_ids is None.", step.id)
     elif not length:
-        yield _finding("empty_completion", "completion_token_ids is empty.", step.id)
+        yield finding("empty_completion", "completion_token_ids is empty.", step.id)
     elif step.logprobs is None:
-        yield _finding("logprobs_missing", "logprobs is None: importance ratios need them recomputed.", step.id)
+        yield finding("logprobs_missing", "logprobs is None: importance ratios need them recomputed.", step.id)
     if n_prompt(step) is None:
-        yield _finding("prompt_ids_missing", "prompt_token_ids is None.", step.id)
+        yield finding("prompt_ids_missing", "prompt_token_ids is None.", step.id)
 
 
 def _id_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
@@ -158,10 +133,10 @@ def _id_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
             at = int(np.argmax(bad))
             below = "2147483648" if vocab_size is None else f"vocab_size {vocab_size}"
             message = f"{name}[{at}] is {ids[at]}; {bad.sum()} of {len(ids)} ids are not from 0 to below {below}."
-            yield _finding("ids_out_of_range", message, step.id, at)
+            yield finding("ids_out_of_range", message, step.id, at)
     if step.token_source == "retokenized":
         message = 'the ids were made from text; sequences(allow={"retokenized"}) takes them all the same.'
-        yield _finding("retokenized", message, step.id)
+        yield finding("retokenized", message, step.id)
     length = n_sampled(step)
     if length is None or length < DEGENERATE_LENGTH:
         return
@@ -171,7 +146,7 @@ def _id_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
         start, length = _longest_run(completion)
         if 2 * length > len(completion):
             message = f"id {completion[start]} stands {length} times in a row in {len(completion)} ids."
-            yield _finding("degenerate", message, step.id, start)
+            yield finding("degenerate", message, step.id, start)
 
 
 def _longest_run(ids: IntArray) -> tuple[int, int]:
@@ -190,28 +165,27 @@ def _logprob_findings(step: Step) -> Iterator[Finding]:
         return
     if length is not None and length != len(logprobs):
         message = f"{length} completion ids but {len(logprobs)} logprobs."
-        yield _finding("lengths_differ", message, step.id, min(length, len(logprobs)))
+        yield finding("lengths_differ", message, step.id, min(length, len(logprobs)))
     if logprobs_problem(logprobs) is not None:
         yield from _unsound_logprobs(step, logprobs)
     if len(logprobs) and not logprobs.any():
         message = f"all {len(logprobs)} logprobs are 0: the model had no choice in these tokens."
-        yield _finding("logprobs_all_zero", message, step.id)
+        yield finding("logprobs_all_zero", message, step.id)
 
 
 def _unsound_logprobs(step: Step, logprobs: FloatArray) -> Iterator[Finding]:
     import numpy as np
 
+    finite = np.isfinite(logprobs)
+    positive = (logprobs > 0) & finite
+    faults = [("logprobs_not_finite", ~finite, "not finite"), ("logprobs_positive", positive, "above 0")]
     # The decoder writes missing logprobs as NaN: that issue has its finding already.
-    if step.token_issue is None or step.token_issue.code != "logprobs_incomplete":
-        yield from _bad_logprobs(step, "logprobs_not_finite", logprobs, ~np.isfinite(logprobs), "not finite")
-    yield from _bad_logprobs(step, "logprobs_positive", logprobs, (logprobs > 0) & np.isfinite(logprobs), "above 0")
-
-
-def _bad_logprobs(step: Step, code: str, logprobs: FloatArray, bad: Any, what: str) -> Iterator[Finding]:
-    if bad.any():
-        at = int(bad.argmax())
-        message = f"logprobs[{at}] is {logprobs[at]}; {bad.sum()} of {len(logprobs)} are {what}."
-        yield _finding(code, message, step.id, at)
+    is_told = step.token_issue is not None and step.token_issue.code == "logprobs_incomplete"
+    for code, bad, what in faults[is_told:]:
+        if bad.any():
+            at = int(bad.argmax())
+            message = f"logprobs[{at}] is {logprobs[at]}; {bad.sum()} of {len(logprobs)} are {what}."
+            yield finding(code, message, step.id, at)
 
 
 def _sampling_findings(step: Step) -> Iterator[Finding]:
@@ -220,7 +194,7 @@ def _sampling_findings(step: Step) -> Iterator[Finding]:
     requested = temperature(step)
     if step.logprobs is not None and step.logprobs_mode == "raw" and requested is not None and requested != 1:
         message = f"logprobs_mode is 'raw' and temperature {requested}: they are not of the sampling distribution."
-        yield _finding("logprobs_not_sampled", message, step.id)
+        yield finding("logprobs_not_sampled", message, step.id)
     if not n_sampled(step):
         return
     for code, shaped_by, what in (
@@ -230,7 +204,7 @@ def _sampling_findings(step: Step) -> Iterator[Finding]:
     ):
         if shaped_by is not None:
             message = f"{what} ({shaped_by}): a trainer's own forward pass does not give what was sampled from."
-            yield _finding(code, f"{message} What helps: {remedy(step, code, shaped_by)}.", step.id)
+            yield finding(code, f"{message} What helps: {remedy(step, code, shaped_by)}.", step.id)
 
 
 def _advantage_findings(step: Step) -> Iterator[Finding]:
@@ -238,7 +212,7 @@ def _advantage_findings(step: Step) -> Iterator[Finding]:
         return
     problem = advantage_problem(step, n_sampled(step))
     if problem is not None:
-        yield _finding("advantage_invalid", problem[0], step.id, problem[1])
+        yield finding("advantage_invalid", problem[0], step.id, problem[1])
 
 
 def _is_finite(reward: Any) -> bool:
@@ -254,26 +228,26 @@ def _is_finite(reward: Any) -> bool:
 
 def _reward_findings(trajectory: Trajectory) -> Iterator[Finding]:
     if not _is_finite(trajectory.reward):
-        yield _finding("reward_not_finite", f"reward is {trajectory.reward!r}; expected a finite number.")
+        yield finding("reward_not_finite", f"reward is {trajectory.reward!r}; expected a finite number.")
     if trajectory.reward is None and all(step.reward is None for step in trajectory.steps):
-        yield _finding("reward_missing", "reward is None, and so is that of every step: not scored.")
+        yield finding("reward_missing", "reward is None, and so is that of every step: not scored.")
 
 
 def _sequence_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding]:
     report = rows.report
     if not report.sequences:
-        yield _finding("nothing_trainable", f"none of {len(trajectory.steps)} steps can be trained on.")
+        yield finding("nothing_trainable", f"none of {len(trajectory.steps)} steps can be trained on.")
     if report.roots > 1:
-        yield _finding("several_roots", f"prompts begin in {report.roots} different ways. {_ROOTS}")
+        yield finding("several_roots", f"prompts begin in {report.roots} different ways. {_ROOTS}")
     if report.forks:
         times = "once" if report.forks == 1 else f"{report.forks} times"
         message = f"a prompt was continued in another way than before, {times}; each continuation is a row of its own."
-        yield _finding("forks", message)
+        yield finding("forks", message)
     for event in report.drift:
-        yield _finding("drift", str(event), event.step_id, event.position)
+        yield finding("drift", str(event), event.step_id, event.position)
     yield from _abort_findings(trajectory, rows)
     if _modes_differ(trajectory.steps) and _modes_differ(one for one in trajectory.steps if not reason_left_out(one)):
-        yield _finding("logprobs_modes_differ", "logprobs_mode is 'raw' in some steps and 'processed' in others.")
+        yield finding("logprobs_modes_differ", "logprobs_mode is 'raw' in some steps and 'processed' in others.")
 
 
 def _modes_differ(steps: Iterable[Step]) -> bool:
@@ -288,4 +262,115 @@ def _abort_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding
     for step in trajectory.steps:
         if step.finish_reason == "abort" and step.id in used and step.id not in continued:
             message = f"finish_reason is 'abort' after {n_sampled(step)} ids, and no later prompt goes on from them."
-            yield _finding("aborted", message, step.id)
+            yield finding("aborted", message, step.id)
+
+
+# Ids that are out of range
+
+
+class InRange:
+    """Called with the stored ids of a step, whether they are all in range. For the steps of one trajectory."""
+
+    def __init__(self, vocab_size: int | None) -> None:
+        """``vocab_size``: ids from 0 to below it are in range. None: all that are not negative."""
+        self.vocab_size = vocab_size
+        self._sound: dict[Segment, int] = {}
+        """Segments whose ids are in range, and those of their bases, up to this position."""
+
+    def __call__(self, stored: Any) -> bool:
+        """Returns whether what ``shared(step, ...)`` gives is in range. False may be due to an id before a span."""
+        if stored is None:
+            return True
+        return self._is_sound_span(stored) if isinstance(stored, Span) else self._is_sound(stored)
+
+    def _is_sound_span(self, span: Span) -> bool:
+        segment: Segment | None = span.segment
+        stop, found = span.stop, []
+        while segment is not None:
+            known = self._sound.get(segment)
+            if known is not None and known >= stop:
+                break
+            begin = segment.start if known is None else known
+            if stop > begin:
+                if not self._is_sound(segment.own_ids[begin - segment.start : stop - segment.start]):
+                    return False
+                found.append((segment, stop))
+            if known is not None:
+                break
+            stop = min(stop, segment.start)
+            segment = segment.base
+        # Only now: one that is not in range, in a base, is in range for none of those above it.
+        self._sound.update(found)
+        return True
+
+    def _is_sound(self, ids: IntArray) -> bool:
+        import numpy as np
+
+        if not len(ids):
+            return True
+        # Not the methods of the array, which take half as long again.
+        least = np.minimum.reduce(ids)
+        return bool(least >= 0 and (self.vocab_size is None or np.maximum.reduce(ids) < self.vocab_size))
+
+
+# Extras, and fields that nothing reads
+
+
+def _field_problems(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
+    """Yields code and message of each problem with extras and unread fields, with the number of steps that have it."""
+    found: dict[tuple[str, str], tuple[str, dict[str, None]]] = {}
+    unread = " is in no place that is known; please report the provider and the field."
+    for step in steps:
+        for code, field, text in _extra_problems(step):
+            found.setdefault((code, field), (text, {}))[1][step.id] = None
+    for step in steps:
+        for code, path in _unread(step) if step.status != "cached" else ():
+            found.setdefault((code, f"`{path}`"), (unread, {}))[1][step.id] = None
+    for (code, field), (text, ids) in found.items():
+        first = next(iter(ids))
+        where = f"step {first}" if len(ids) == 1 else f"{len(ids)} steps, the first {first}"
+        yield code, f"{field} ({where}){text}"
+
+
+def _extra_problems(step: Step) -> Iterator[tuple[str, str, str]]:
+    """Yields the issues of ``Step.extra_issues``, and extras that do not fit the ids of their step."""
+    for issue in step.extra_issues:
+        code = "extra_not_sent" if issue.code in _NOT_SENT else "extra_withheld"
+        yield code, f"{issue.field}, {issue.code}", f": {issue.message}"
+    prompt, sampled = n_prompt(step), n_sampled(step)
+    for name in EXTRAS:
+        if shared(step, name) is None:
+            continue
+        if prompt is None or sampled is None:
+            yield "extra_withheld", f"{name}, ids_missing", ": without token ids its positions are not known."
+        elif (problem := misfit(step, name, prompt, sampled)) is not None:
+            yield "extra_withheld", f"{name}, not_aligned", f": {problem}."
+
+
+def _unread(step: Step) -> Iterator[tuple[str, str]]:
+    """Code and path of fields that look like a usage, a cost or an error, and stand in ``extra``: no place is known."""
+    usage, completion = step.usage or Usage(), step.completion
+    counts, rest = list(_fields("usage.extra", usage.extra)), list(_fields("extra", step.extra))
+    rest += _fields("completion.extra", None if completion is None else completion.extra)
+    has_cache = usage.cache_read is not None or usage.cache_write is not None
+    known = ((_TOKENS, usage.output is not None), (_CACHED, has_cache), (_REASONED, usage.reasoning is not None))
+    names = [pattern for pattern, is_known in known if not is_known]
+    # Counts are seldom beside the usage where there is one.
+    for path, name, value in counts if usage.output is not None else [*counts, *rest]:
+        if is_count(value) and value and any(pattern.search(name) for pattern in names):
+            yield "usage_unread", path
+    # With one's own key OpenRouter's fee is no cost of the call: read, and not known.
+    is_own_key = (usage.extra or {}).get("is_byok")
+    if step.cost is None and step.choice == 0 and provider_cost(step) is None and not is_own_key:
+        costs = (path for path, name, value in [*counts, *rest] if _COST.search(name) and amount_of(value))
+        yield from (("usage_unread", path) for path in costs)
+    if step.status == "ok" and step.error is None:
+        yield from (("error_unread", path) for path, name, value in rest if _ERROR.fullmatch(name) and value)
+
+
+def _fields(path: str, values: Any, depth: int = _DEPTH) -> Iterator[tuple[str, str, Any]]:
+    """Path, name and value of each field of an object and of the objects in it."""
+    for name, value in values.items() if isinstance(values, Mapping) and depth else ():
+        if name not in _CALLERS_OWN:
+            yield f"{path}.{name}", name, value
+            yield from _fields(f"{path}.{name}", value, depth - 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace._python import cached_property
@@ -24,15 +24,8 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
 
-class Row(Protocol):
-    """The part of a row of sequences that is used here."""
-
-    steps: list[tuple[Step, int, int]]
-    """The steps in the row, each with begin and end of its completion."""
-
-
-Placed: TypeAlias = "tuple[Step, Span, Row]"
-"""A step, the span up to the end of its completion, and the row that it was added to."""
+Placed: TypeAlias = "tuple[Step, Span, Any]"
+"""A step, the span up to the end of its completion, and the row that it was added to (``Row`` of ``sequences.py``)."""
 DriftKind: TypeAlias = Literal["template", "retokenized", "tool_arguments", "thinking_removed", "rewritten"]
 
 SHOWN = 8
@@ -52,14 +45,6 @@ MEANINGS = {
     "rewritten": "the agent sent back another text than the model answered",
 }
 """What each kind of drift means, after ``: ``."""
-
-
-class Decodes(Protocol):
-    """The part of a tokenizer that is used here."""
-
-    def decode(self, token_ids: list[int], /) -> str:
-        """The text of these ids."""
-        ...
 
 
 @document_fields
@@ -122,13 +107,11 @@ class Earlier:
     @cached_property
     def _first_ids(self) -> tuple[dict[int, int], dict[int, int]]:
         """First position of each first id: among all steps, and among those without messages."""
-        of_all: dict[int, int] = {}
-        without_messages: dict[int, int] = {}
+        found: tuple[dict[int, int], dict[int, int]] = {}, {}
         for at, (step, completion, _) in enumerate(self.placed):
-            of_all.setdefault(_first_id(completion), at)
-            if shared(step, "messages") is None:
-                without_messages.setdefault(_first_id(completion), at)
-        return of_all, without_messages
+            for positions in found if shared(step, "messages") is None else found[:1]:
+                positions.setdefault(_first_id(completion), at)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the index: another process has other hashes of texts, and copied objects have other ids.
@@ -159,13 +142,12 @@ class Break:
         """Returns whether the step shares nothing with any earlier one."""
         return self.drift is None and not self.is_fork
 
-    def explain(self, tokenizer: Decodes | None) -> Drift | None:
+    def explain(self, tokenizer: Any) -> Drift | None:
         """``drift``, computed anew; with texts if a tokenizer is given."""
-        predecessor = self._earlier.predecessor(self._at)
-        if predecessor is None:
+        previous, completion, row = self._earlier.predecessor(self._at) or (None, None, None)
+        if previous is None or completion is None:
             return None
-        previous, completion, row = predecessor
-        before = Span(completion.segment, 0, completion.stop).get()
+        before = completion.segment.ids(0, completion.stop)
         prompt = self._prompt.get()
         at = common_prefix(before, prompt)
         if at == len(before):
@@ -198,14 +180,14 @@ def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False
 
 
 def _first_id(span: Span) -> int:
-    return int(Span(span.segment, 0, 1).get()[0])
+    return int(span.segment.ids(0, 1)[0])
 
 
 def _ids(array: IntArray, at: int) -> tuple[int, ...]:
     return tuple(array[at : at + SHOWN].tolist())
 
 
-def _kind(step: Step, previous: Step, row: Row, at: int, end: int, texts: tuple[Decodes, IntArray] | None) -> DriftKind:
+def _kind(step: Step, previous: Step, row: Any, at: int, end: int, texts: tuple[Any, IntArray] | None) -> DriftKind:
     """The kind of a break at token ``at``. ``texts``: the tokenizer and the prompt's ids, or None."""
     owner, begin, stop = _step_at(row, at, end) or (None, 0, 0)
     if owner is None or owner.completion is None:
@@ -234,20 +216,18 @@ def _has_end(step: Step) -> bool:
     return step.finish_reason not in (None, "abort", *CUT_OFF)
 
 
-def _is_same_text(tokenizer: Decodes, prompt: IntArray, owner: Step, at: int, begin: int, stop: int) -> bool:
+def _is_same_text(tokenizer: Any, prompt: IntArray, owner: Step, at: int, begin: int, stop: int) -> bool:
     """Returns whether the rest of an answer, without its stop token, is the same text in a prompt."""
     sampled = owner.completion_token_ids
     assert sampled is not None
     rest = tokenizer.decode(sampled[at - begin : stop - begin - _has_end(owner)].tolist())
     # Ids that cover the rest for sure: nearly every id is at least one byte of text; ``SHOWN`` more for those without.
     again = prompt[at : at + len(rest.encode("utf-8", "replace")) + SHOWN]
-    return tokenizer.decode(again.tolist()).startswith(rest)
+    return bool(tokenizer.decode(again.tolist()).startswith(rest))
 
 
-def _step_at(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
-    """The step whose answer has token ``at``, in its completion or in the template's opening; with the span of its
-    completion. None where the token belongs to no answer that ends by ``end``.
-    """
+def _step_at(row: Any, at: int, end: int) -> tuple[Step, int, int] | None:
+    """The step whose answer, which ends by ``end``, has token ``at``, be it in the template's opening; and its span."""
     # Completions are in order and do not overlap: the first that ends after the token is the only candidate.
     place = bisect_right(row.steps, at, key=itemgetter(2))
     if place == len(row.steps):
@@ -259,8 +239,7 @@ def _step_at(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
 def _is_in_arguments(step: Step, at: int, length: int) -> bool:
     """Estimates by shares of the characters whether a token of a completion lies in the arguments of a tool call.
 
-    The text is assumed to come first, and each call to be wrapped in ``_BEFORE`` and ``_AFTER`` or the like. A break
-    in the wrapping is no change of the arguments.
+    Assumed are the text first, and each call in ``_BEFORE`` and ``_AFTER`` or the like, which are no arguments.
     """
     answer = step.completion
     if answer is None or not answer.tool_calls:

@@ -129,7 +129,13 @@ def groups(
     for run in each_trajectory(trajectories):
         times[run.id] += 1
         latest[run.id] = run
-    _warn_repeated(times)
+    if (repeated := times.total() - len(times)) > 0:
+        first = next(one for one, count in times.items() if count > 1)
+        guard.warn_once(
+            "groups-repeated",
+            f"rt.groups was given {repeated} trajectories more than once (the first: {first}): of equal ids the last "
+            "counts.",
+        )
     runs = list(latest.values())
     keys = [run.group_id if key is None else key(run) for run in runs]
     key_of = {run.id: run_key for run, run_key in zip(runs, keys, strict=True)}
@@ -140,15 +146,19 @@ def groups(
         if run_key is not None and not any(key_of.get(one) == run_key for one in around):
             members.setdefault(run_key, []).append(run)
     thrown = _thrown(runs, keys)
-    found = (_group(run_key, runs, times, thrown) for run_key, runs in members.items())
-    return [group for group in found if group.trajectories]
+    found: list[Group] = []
+    for run_key, runs in members.items():
+        counting = [run for run in last_attempts(runs) if episode_of(run) not in thrown]
+        repeated, earlier = sum(times[run.id] - 1 for run in runs), len(runs) - len(counting)
+        if counting:
+            found.append(
+                Group(id=run_key, trajectories=tuple(counting), n_repeated=repeated, n_earlier_attempts=earlier)
+            )
+    return found
 
 
 def _thrown(runs: Iterable[Trajectory], keys: Iterable[Hashable | None]) -> set[str]:
-    """The episodes of attempts that another attempt at their rollout follows, sub-agents included.
-
-    Only one of the same key takes the place of an attempt.
-    """
+    """The episodes of attempts that another one of the same key follows at their rollout, sub-agents included."""
     by_key: dict[Hashable | None, list[Trajectory]] = {}
     for run, run_key in zip(runs, keys, strict=True):
         by_key.setdefault(run_key, []).append(run)
@@ -156,33 +166,8 @@ def _thrown(runs: Iterable[Trajectory], keys: Iterable[Hashable | None]) -> set[
     return {episode_of(run) for members in by_key.values() for run in members if run.id not in counting}
 
 
-def _group(key: Hashable, runs: list[Trajectory], times: Counter[str], thrown: set[str]) -> Group:
-    counting = [run for run in last_attempts(runs) if episode_of(run) not in thrown]
-    return Group(
-        id=key,
-        trajectories=tuple(counting),
-        n_repeated=sum(times[run.id] - 1 for run in runs),
-        n_earlier_attempts=len(runs) - len(counting),
-    )
-
-
-def _warn_repeated(times: Counter[str]) -> None:
-    repeated = times.total() - len(times)
-    if repeated:
-        first = next(one for one, count in times.items() if count > 1)
-        guard.warn_once(
-            "groups-repeated",
-            f"rt.groups was given {repeated} trajectories more than once (the first: {first}): of equal ids the last "
-            "counts.",
-        )
-
-
 def finite_reward(run: Trajectory) -> float:
-    """The reward of a scored run as a float.
-
-    Raises:
-        ValueError: the reward is None or no finite number.
-    """
+    """The reward of a scored run as a float. Raises ValueError where it is None or no finite number."""
     try:
         reward = float(run.reward)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

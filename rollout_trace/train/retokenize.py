@@ -69,15 +69,7 @@ def retokenize(
     text prompts the completion is the answer's text. Both are made, even where the prompt's ids are known, so that a
     step never mixes two sources. ``logprobs`` become None. Steps with the engine's completion ids are not changed.
 
-    Args:
-        trajectory: a closed trajectory; its steps are changed in place.
-        tokenizer: any object with ``apply_chat_template(messages, tools=, add_generation_prompt=, tokenize=)`` and
-            ``encode(text, add_special_tokens=)``, as in ``transformers``.
-        chat_template_kwargs: arguments of the template, such as ``{"enable_thinking": False}``; they override those
-            of the request.
-
-    Raises:
-        ValueError: the trajectory is open.
+    Arguments, and what is raised, are those of ``Trajectory.retokenize``.
     """
     if trajectory.is_open:
         raise ValueError("the trajectory is open: retokenize it when its block has ended.")
@@ -117,18 +109,9 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray, differ: list[Count
         counts = " and ".join(f"{one.made} {one.part} ids were made, usage says {one.counted}" for one in differ)
         issue = TokenIssue(code="usage_differs", message=f"{counts}.")
     # Recorded logprobs and extras go with ids that are not known: aligned with these they would be wrong.
-    amend(
-        step,
-        prompt_token_ids=prompt,
-        completion_token_ids=completion,
-        logprobs=None,
-        top_logprobs=None,
-        token_texts=None,
-        **dict.fromkeys(EXTRAS),
-        logprobs_mode=None,
-        token_source="retokenized",
-        token_issue=issue,
-    )
+    gone: dict[str, Any] = dict.fromkeys(("logprobs", "top_logprobs", "token_texts", "logprobs_mode", *EXTRAS))
+    made = {"prompt_token_ids": prompt, "completion_token_ids": completion, "token_source": "retokenized"}
+    amend(step, **gone, **made, token_issue=issue)
 
 
 def _ids_from_text(
@@ -151,13 +134,12 @@ def _ids_from_text(
     if not accepts_parts:
         messages = [{**message, "content": _as_text(message.get("content"))} for message in messages]
     counted = (step.usage or Usage()).input
-    rendered = [_rendered_ids(step, tokenizer, messages, reply, {**arguments, "tools": tool_candidates[0]})]
-    if counted is None or len(rendered[0][0]) == counted:
-        return rendered[0]
-    rendered += [
-        _rendered_ids(step, tokenizer, messages, reply, {**arguments, "tools": one}) for one in tool_candidates[1:]
-    ]
-    return min(rendered, key=lambda ids: abs(len(ids[0]) - counted))
+    rendered = []
+    for tools in tool_candidates:
+        rendered.append(_rendered_ids(step, tokenizer, messages, reply, {**arguments, "tools": tools}))
+        if counted is None or len(rendered[-1][0]) == counted:
+            return rendered[-1]
+    return min(rendered, key=lambda ids: abs(len(ids[0]) - (counted or 0)))
 
 
 def _rendered_ids(
@@ -184,7 +166,7 @@ def _tool_candidates(step: Step, report: ExportReport) -> list[list[dict[str, An
     if step.tools is None:
         return [None]
     sent = [copy.deepcopy(one) for tool in step.tools if (one := tool_of(tool, report)) is not None]
-    by_vllm: list[dict[str, Any]] | None = [_as_vllm(tool) for tool in sent]
+    by_vllm: list[dict[str, Any]] | None = list(map(_as_vllm, sent))
     return {"vllm": [by_vllm], None: [by_vllm, sent]}.get(step.engine, [sent])
 
 
@@ -198,11 +180,7 @@ def _as_vllm(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _template_arguments(step: Step) -> dict[str, Any]:
-    """The arguments of the chat template in the request: ``chat_template_kwargs``, and ``chat_template`` if it has one.
-
-    Raises:
-        ValueError: the request makes the answer continue its last message.
-    """
+    """The arguments of the chat template in the request. Raises ValueError where the answer continues a message."""
     sampling = step.sampling or {}
     for name, default in (("continue_final_message", False), ("add_generation_prompt", True)):
         if sampling.get(name, default) is not default:
@@ -223,11 +201,7 @@ def _accepts_parts(tokenizer: Any) -> bool:
 
 
 def _as_text(content: Any) -> Any:
-    """Text parts joined by newlines, as vLLM passes them to a template that expects strings; a string is unchanged.
-
-    Raises:
-        ValueError: a part is no text.
-    """
+    """Text parts joined by newlines, as vLLM passes them to a template of strings. Raises ValueError for others."""
     if not isinstance(content, list):
         return content
     texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from operator import index
+from operator import attrgetter, index
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, get_args
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.model import StepStatus, shared
+from rollout_trace.data.model import STORED, StepStatus, stored_ids
 from rollout_trace.data.tokens import FLOAT32_MAX, Span
 from rollout_trace.train.check_codes import ISSUE_CODES
+from rollout_trace.train.extras import versions_of
 from rollout_trace.train.shaping import constrained
-from rollout_trace.train.step_extras import versions_of
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -57,14 +57,8 @@ class SequenceOptions(TypedDict, total=False):
     """Reasons that do not exclude a step, such as ``{"retokenized", "not_trainable"}``."""
 
 
-NEVER_ALLOWED = {
-    "ids_missing": "there are no completion ids",
-    "prompt_ids_missing": "there are no prompt ids",
-    "empty_completion": "nothing was sampled",
-    "lengths_differ": "there is not one logprob for each id",
-    "logprobs_not_finite": "a logprob is not finite",
-    "logprobs_positive": "a logprob is above 0",
-}
+NEVER_ALLOWED = ("ids_missing", "prompt_ids_missing", "empty_completion", "lengths_differ", "logprobs_not_finite",
+                 "logprobs_positive")  # fmt: skip
 """Faults of the arrays themselves. A ``token_issue`` of the same name can be allowed where the arrays are sound."""
 
 _CHOICES = (
@@ -80,12 +74,7 @@ INFINITY = float("inf")
 
 
 def check_options(options: SequenceOptions) -> None:
-    """Validates names and values of options.
-
-    Raises:
-        TypeError: an option is unknown, ``allow`` is a string, or ``policy_versions`` is a single version.
-        ValueError: an option has an unknown value.
-    """
+    """Validates names and values of options; raises TypeError or ValueError."""
     unknown = options.keys() - SequenceOptions.__annotations__.keys()
     if unknown:
         known = ", ".join(SequenceOptions.__annotations__)
@@ -114,15 +103,11 @@ def have_wanted_versions(steps: Iterable[Step], options: SequenceOptions) -> boo
     versions = options.get("policy_versions")
     if versions is None:
         return True
-    wanted = versions if callable(versions) else versions.__contains__
-    return all(map(wanted, {version for step in steps for version in _versions(step)}))
-
-
-def _versions(step: Step) -> Iterable[str | int | None]:
-    """Each version of the weights that sampled a part of a step's completion; None where it is not known."""
-    if step.policy_spans is None:
-        return (step.policy_version,)
-    return {span.version for span in versions_of(step, n_sampled(step) or 0)} or (None,)
+    found: set[str | int | None] = set()
+    for step in steps:
+        # None where it is not known which version sampled the completion.
+        found.update([span.version for span in versions_of(step, n_sampled(step) or 0)] or (None,))
+    return all(map(versions if callable(versions) else versions.__contains__, found))
 
 
 REASONS = frozenset(
@@ -132,16 +117,10 @@ REASONS = frozenset(
 
 
 def check_allow(allow: Collection[str]) -> None:
-    """Validates a set of reasons. A string is refused: ``in`` would match any part of it.
-
-    Raises:
-        TypeError: ``allow`` is a string or no collection.
-        ValueError: a reason is unknown.
-    """
-    if isinstance(allow, str):
-        raise TypeError(f"allow={allow!r}: expected a set of reasons, such as {{{allow!r}}}.")
-    if not isinstance(allow, Collection):
-        raise TypeError(f"allow={allow!r}: expected a set of reasons.")
+    """Validates a set of reasons. A string raises TypeError: ``in`` would match any part of it."""
+    if isinstance(allow, str) or not isinstance(allow, Collection):
+        example = f", such as {{{allow!r}}}" if isinstance(allow, str) else ""
+        raise TypeError(f"allow={allow!r}: expected a set of reasons{example}.")
     unknown = [reason for reason in allow if reason not in REASONS]
     if unknown:
         from difflib import get_close_matches
@@ -156,9 +135,14 @@ def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | 
     """The reason for which a step is not trained on, None where it is: a status, ``not_trainable``, the code of its
     ``token_issue``, or the fault of its ids or logprobs."""
     allowed = options.get("allow", ())
-    for reason in (_record_problem(step, allowed), _token_problem(step)):
-        if reason is not None:
-            return reason
+    if step.status != "ok" and step.status not in allowed:
+        return step.status
+    if not step.trainable and "not_trainable" not in allowed:
+        return "not_trainable"
+    if step.token_issue is not None and step.token_issue.code not in allowed:
+        return step.token_issue.code
+    if (problem := _token_problem(step)) is not None:
+        return problem
     if step.token_source == "retokenized" and "retokenized" not in allowed:
         return "retokenized"
     if options.get("constrained") == "drop" and "constrained_sampling" not in allowed and constrained(step) is not None:
@@ -169,36 +153,30 @@ def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | 
 
 def n_sampled(step: Step) -> int | None:
     """Number of completion ids of a step, without building their array; None where it has none."""
-    return _n_ids(shared(step, "completion_token_ids"))
+    return _n_ids(stored_ids(step)[1])
 
 
 def n_prompt(step: Step) -> int | None:
     """Number of prompt ids of a step; None where it has none."""
-    return _n_ids(shared(step, "prompt_token_ids"))
+    return _n_ids(stored_ids(step)[0])
+
+
+_stored_tokens = attrgetter(*(STORED + name for name in ("prompt_token_ids", "completion_token_ids", "logprobs")))
 
 
 def _n_ids(ids: Any) -> int | None:
     return None if ids is None else ids.stop - ids.start if type(ids) is Span else len(ids)
 
 
-def _record_problem(step: Step, allowed: Collection[str]) -> str | None:
-    if step.status != "ok" and step.status not in allowed:
-        return step.status
-    if not step.trainable and "not_trainable" not in allowed:
-        return "not_trainable"
-    issue = step.token_issue
-    return issue.code if issue is not None and issue.code not in allowed else None
-
-
 def _token_problem(step: Step) -> str | None:
-    length = n_sampled(step)
+    prompt, completion, logprobs = _stored_tokens(step)
+    length = _n_ids(completion)
     if length is None:
         return "ids_missing"
-    if shared(step, "prompt_token_ids") is None:
+    if prompt is None:
         return "prompt_ids_missing"
     if not length:
         return "empty_completion"
-    logprobs = step.logprobs
     if logprobs is None:
         return None
     return "lengths_differ" if len(logprobs) != length else logprobs_problem(logprobs)
@@ -219,15 +197,7 @@ def logprobs_problem(logprobs: FloatArray) -> str | None:
 
 
 def advantage_array(step: Step, length: int) -> FloatArray | None:
-    """float32 [length], read-only; a single number is repeated for every token. None where the step has no advantage.
-
-    Args:
-        step: the step whose ``advantage`` is read.
-        length: number of tokens of its completion.
-
-    Raises:
-        ValueError: see ``advantage_problem``.
-    """
+    """float32 [length of the completion], read-only; None without an advantage. Raises ValueError if it is unsound."""
     import numpy as np
 
     if step.advantage is None:

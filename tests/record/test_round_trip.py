@@ -241,7 +241,7 @@ def test_a_closed_trajectory_keeps_its_outcome(tmp_path: Path) -> None:
     trajectory.steps[0].reward = 2.0
     trajectory.steps[0].metadata = {"seen": True}
     state = trajectory._recorder
-    state.journal.completed(trajectory)  # type: ignore[union-attr]
+    state.journal.completed(trajectory)
     died(journal)
     (one,) = rt.recover(tmp_path / "out.jsonl")
     assert one == trajectory

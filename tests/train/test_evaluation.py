@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace.data.episodes import last_attempts
-from rollout_trace.train.comparison import compare
-from rollout_trace.train.evaluation import chance_of_all, chance_of_any, pass_at_k, pass_hat_k
+from rollout_trace.train.evaluation import chance_of_all, chance_of_any, compare, pass_at_k, pass_hat_k
 from rollout_trace.train.groups import groups, run_advantages
 from tests.amount import examples
 
@@ -250,7 +249,7 @@ def test_the_draws_depend_on_the_seed_alone() -> None:
 def test_many_tasks_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = [runs_of({str(at): [float(at % side)] for at in range(40)}) for side in (3, 4)]
     whole = compare(*sides, resamples=999)
-    monkeypatch.setattr("rollout_trace.train.comparison._AT_ONCE", 100)
+    monkeypatch.setattr("rollout_trace.train.evaluation._AT_ONCE", 100)
     assert compare(*sides, resamples=999) == whole
 
 

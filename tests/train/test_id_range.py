@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.data.model import new_step
 from rollout_trace.data.tokens import TokenStore
-from rollout_trace.train.checks import check
-from rollout_trace.train.problems import InRange
+from rollout_trace.train.checks import InRange, check
 
 IDS = st.lists(st.sampled_from([0, 1, 2, 3, -1, 9]), max_size=4)
 

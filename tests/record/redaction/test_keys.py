@@ -25,7 +25,7 @@ import rollout_trace as rt
 from rollout_trace import credentials, guard
 from rollout_trace.clients.httpx import wrap_httpx
 from rollout_trace.data.model import ErrorInfo, Step
-from rollout_trace.data.texts import change_value
+from rollout_trace.data.redact import change_value
 from rollout_trace.integration import AgentFrame, ModelFrame
 from rollout_trace.record.redaction import cut_keys
 from rollout_trace.testing import Fault, Reply, ScriptedServer

@@ -1,4 +1,4 @@
-"""The extras of a row, joined from those of its steps: routed experts, scores of prompts, sampling masks, versions.
+"""Extras: whether those of a step fit its ids, and those of a row, joined from its steps.
 
 A step's prompt and completion are the row's first ids, so positions of a step are positions of the row. What is of a
 completion comes from the step that sampled it. What is of all positions (experts, scores of prompts) comes from the
@@ -10,20 +10,19 @@ no experts before the next step reads it.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import repeat
+from operator import attrgetter, is_not, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.data.extras import EXTRAS, PolicySpan, SamplingMask, TopTokens
-from rollout_trace.data.model import shared
+from rollout_trace.data.model import STORED, shared
 from rollout_trace.data.rows import RowSpan
 from rollout_trace.data.tokens import readonly
-from rollout_trace.train.step_extras import has_rows, misfit, placeholders, row_kind, versions_of
+from rollout_trace.train.sequence import Placeholder
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
-    from rollout_trace.data.tokens import FloatArray
-    from rollout_trace.train.sequence import Placeholder
 
 Placed: TypeAlias = "tuple[Step, int, int]"
 """A step of a row, with begin and end of its whole completion."""
@@ -31,13 +30,126 @@ LeftOut: TypeAlias = dict[str, list[str]]
 """Ids of steps whose extras are not used, by field and reason."""
 
 
-def row_extras(steps: list[Placed], read: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
-    """The fields of ``Sequence`` for the extras of a row's first ``length`` tokens.
+# Of a step
 
-    Args:
-        steps: those whose completions are in the row, at least in part.
-        read: those whose prompts are: the last one's completion may lie behind the cut.
-        left_out: what is not used is added here.
+
+_carried = attrgetter(
+    "policy_version", "top_tokens", "sampling_mask", "policy_spans",
+    *(STORED + name for name in ("routed_experts", "prompt_logprobs", "prompt_top_tokens")),
+)  # fmt: skip
+
+
+def has_extras(step: Step) -> bool:
+    """Returns whether a step has anything that a row carries beside ids and logprobs. Nothing is decoded."""
+    # Most answers of vLLM have some `extra`: only this of it is carried on.
+    return any(map(is_not, _carried(step), repeat(None))) or "mm_placeholders" in (step.extra or ())
+
+
+def misfit(step: Step, name: str, n_prompt: int, n_completion: int) -> str | None:
+    """How an extra does not fit the ids of its step, as a phrase; None where it fits, or the step has none."""
+    value = shared(step, name)
+    if value is None:
+        return None
+    if name == "policy_spans":
+        is_whole = _covers(value, n_completion)
+        return None if is_whole else f"policy_spans {list(map(tuple, value))} of {n_completion} ids"
+    if name == "routed_experts":
+        most = n_prompt + n_completion - 1
+        # Fewer rows than tokens are no fault: the engine was asked to leave the first ones out.
+        return f"{len(value)} rows of routed_experts for at most {most} positions" if len(value) > most else None
+    of_prompt = name in ("prompt_logprobs", "prompt_top_tokens")
+    wanted, of = (n_prompt, "prompt ids") if of_prompt else (n_completion, "completion ids")
+    found = len(value if name == "sampling_mask" else getattr(value, "ids", value))
+    if found != wanted:
+        return f"{found} rows of {name} for {wanted} {of}"
+    return _bad_mask(value, step) if name == "sampling_mask" else _unequal(name, value)
+
+
+def _unequal(name: str, top: Any) -> str | None:
+    """How the shapes of ids and logprobs of alternatives differ, as a phrase."""
+    if not hasattr(top, "ids"):
+        return None
+    ids, logprobs = [[len(rows), *_row_kind(rows)[0]] for rows in (top.ids, top.logprobs)]
+    if ids == logprobs and len(ids) == 2:
+        return None
+    return f"{name} with ids of shape {ids} and logprobs of shape {logprobs}"
+
+
+def _row_kind(rows: Any) -> tuple[tuple[int, ...], Any]:
+    """Shape of one row, and dtype, of an array or a span of one."""
+    runs = getattr(rows, "runs", None)
+    array = rows if runs is None else runs[0][0].rows(0, 0)
+    return array.shape[1:], array.dtype
+
+
+def _bad_mask(mask: SamplingMask, step: Step) -> str | None:
+    import numpy as np
+
+    total = int(mask.counts.sum())
+    are_flat = mask.ids.ndim == mask.counts.ndim == 1 and mask.counts.dtype.kind in "iu"
+    if not are_flat or (mask.counts < 0).any() or total != len(mask.ids):
+        return f"sampling_mask with {len(mask.ids)} ids for counts whose sum is {total}"
+    if mask.logprobs is not None and len(mask.logprobs) != len(mask.ids):
+        return f"sampling_mask with {len(mask.ids)} ids and {len(mask.logprobs)} logprobs"
+    sampled = np.asarray(step.completion_token_ids)
+    # As the decoders require of engines: over the ids of a position the sampled one must have a probability.
+    named = np.zeros(len(sampled), np.bool_)
+    named[np.repeat(np.arange(len(sampled)), mask.counts)[mask.ids == np.repeat(sampled, mask.counts)]] = True
+    if named.all():
+        return None
+    at = int(named.argmin())
+    return f"sampling_mask without the sampled token {sampled[at]} at position {at}"
+
+
+def _covers(spans: tuple[PolicySpan, ...], length: int) -> bool:
+    """Returns whether spans are contiguous, from 0 to ``length``."""
+    at = 0
+    for begin, end, _ in spans:
+        if begin != at or end < begin:
+            return False
+        at = end
+    return at == length
+
+
+def versions_of(step: Step, n_completion: int) -> list[PolicySpan]:
+    """Which version of the weights sampled which positions of the completion; empty where it is not known.
+
+    A ``policy_version`` that is not what the spans give, all of them or each once, joined by commas, was set after the
+    recording, and counts for the whole completion: the engine's own label may be ``default`` for all.
+    """
+    spans, version = step.policy_spans, step.policy_version
+    texts = [str(span.version) for span in spans or ()]
+    is_own = version is None or str(version) in (",".join(texts), ",".join(dict.fromkeys(texts)))
+    if spans and is_own and _covers(spans, n_completion):
+        return list(spans)
+    return [] if version is None else [PolicySpan(0, n_completion, version)]
+
+
+def placeholders(step: Step) -> Iterator[Placeholder]:
+    """The images and the like in a step's prompt, as vLLM sends them: ``mm_placeholders`` of the answer, with the
+    hashes of the request's ``features``."""
+    found = step.extra.get("mm_placeholders") if isinstance(step.extra, Mapping) else None
+    if not isinstance(found, Mapping):
+        return
+    features = step.sampling.get("features") if isinstance(step.sampling, Mapping) else None
+    hashes = features.get("mm_hashes") if isinstance(features, Mapping) else None
+    for modality, ranges in found.items():
+        names = hashes.get(modality) if isinstance(hashes, Mapping) else None
+        named = isinstance(names, list) and isinstance(ranges, list) and len(names) == len(ranges)
+        for at, one in enumerate(ranges if isinstance(ranges, list) else ()):
+            offset, length = (one.get("offset"), one.get("length")) if isinstance(one, Mapping) else (None, None)
+            if type(offset) is int and type(length) is int and offset >= 0 and length > 0:
+                name = names[at] if named and names is not None else None
+                yield Placeholder(modality, offset, length, name if isinstance(name, str) else None)
+
+
+# Of a row
+
+
+def row_extras(steps: list[Placed], read: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
+    """The fields of ``Sequence`` for the extras of a row's first ``length`` tokens. What is unused is in ``left_out``.
+
+    ``steps``: those whose completions are in the row, at least in part; ``read``: those whose prompts are.
     """
     having = {name: _having(name, steps, left_out) for name in EXTRAS}
     fields = {
@@ -55,11 +167,12 @@ def _having(name: str, steps: list[Placed], left_out: LeftOut) -> list[Placed]:
     """The steps that have an extra which fits their ids."""
     found = []
     for step, start, end in steps:
-        if shared(step, name) is None:
+        value = shared(step, name)
+        if value is None:
             continue
         if misfit(step, name, start, end - start) is not None:
             left_out.setdefault(f"{name}: not aligned", []).append(step.id)
-        elif has_rows(step, name):
+        elif len(getattr(value, "ids", value)):
             # Without rows it has no values, and its other axes, which no data bounds, must not size the row's array.
             found.append((step, start, end))
     return found
@@ -109,10 +222,8 @@ def _fill(
 ) -> Any:
     """Copies rows into the positions of ``targets`` that are still open; int8 [length]: 1 where rows were copied.
 
-    Args:
-        ranges: for each step, in order, the position of its first row, and its rows for each target.
-        is_missing: bool [rows] of rows copied to the first target: those at the beginning of a prompt that were not
-            scored stay open for later steps.
+    ``ranges``: for each step the position of its first row, and its rows for each target. ``is_missing``: of rows in
+    the first target; those at the beginning of a prompt that were not scored stay open for later steps.
     """
     import numpy as np
 
@@ -122,7 +233,7 @@ def _fill(
         for low, high in gaps.take(start, min(start + len(arrays[0]), length)):
             for rows, target in zip(arrays, targets, strict=True):
                 into = target[low:high]
-                _copy(rows, low - start, high - start, into if into.ndim == 1 else into[..., : row_kind(rows)[0][-1]])
+                _copy(rows, low - start, high - start, into if into.ndim == 1 else into[..., : _row_kind(rows)[0][-1]])
             given[low:high] = 1
             if is_missing is not None and (missing := is_missing(targets[0][low:high])).any():
                 given[low:high][missing] = 0
@@ -134,7 +245,7 @@ def _experts(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str, A
     import numpy as np
 
     found = [(step, end - 1, shared(step, "routed_experts")) for step, _, end in steps]
-    kinds = {row_kind(rows) for _, _, rows in found}
+    kinds = {_row_kind(rows) for _, _, rows in found}
     if len(kinds) != 1:
         if kinds:
             left_out.setdefault("routed_experts: shapes differ", []).extend(step.id for step, _, _ in found)
@@ -145,29 +256,24 @@ def _experts(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str, A
     return {"routed_experts": readonly(experts), "routed_experts_mask": readonly(given)} if given.any() else {}
 
 
-def _prompt_logprobs(steps: list[Placed], length: int) -> FloatArray | None:
+def _prompt_logprobs(steps: list[Placed], length: int) -> Any:
     import numpy as np
 
     if not steps:
         return None
     values = np.full(length, np.nan, np.float32)
     _fill([(0, (shared(step, "prompt_logprobs"),)) for step, _, _ in steps], (values,), np.isnan)
-    array: FloatArray = readonly(values)
-    return array
+    return readonly(values)
 
 
 def _prompt_top_tokens(steps: list[Placed], length: int) -> TopTokens | None:
     if not steps:
         return None
     found = [shared(step, "prompt_top_tokens") for step, _, _ in steps]
-    ids, logprobs = _filler(length, max(row_kind(one.ids)[0][0] for one in found))
-    _fill([(0, (one.ids, one.logprobs)) for one in found], (ids, logprobs), _has_no_ids)
+    ids, logprobs = _filler(length, max(_row_kind(one.ids)[0][0] for one in found))
+    # A position that has no ids was not scored.
+    _fill([(0, (one.ids, one.logprobs)) for one in found], (ids, logprobs), lambda rows: (rows < 0).all(axis=1))
     return TopTokens(readonly(ids), readonly(logprobs))
-
-
-def _has_no_ids(ids: Any) -> Any:
-    """bool [rows]: whether a position has no ids."""
-    return (ids < 0).all(axis=1)
 
 
 def _top_tokens(steps: list[Placed], length: int) -> TopTokens | None:
