@@ -161,11 +161,8 @@ def _joined(reported: list[Step], decoded: list[Step]) -> list[Step]:
     calls = {step.call_id for step in decoded}
     # As live ones are joined: by the provider's id of the answer, where there is one, and one answer has it.
     answers = Counter(step.response_id for step in decoded if step.choice == 0 and step.response_id is not None)
-    return decoded + [
-        step
-        for step in reported
-        if step.call_id not in calls and (step.response_id is None or answers[step.response_id] != 1)
-    ]
+    unseen = [step for step in reported if step.response_id is None or answers[step.response_id] != 1]
+    return decoded + [step for step in unseen if step.call_id not in calls]
 
 
 def _call(records: list[Record], pieces: Pieces) -> Call | None:
