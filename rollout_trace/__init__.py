@@ -82,10 +82,10 @@ if TYPE_CHECKING:
     from rollout_trace.record.recovery import recover as recover
     from rollout_trace.record.scope import orphans as orphans
     from rollout_trace.train.checks import Finding as Finding
-    from rollout_trace.train.evaluation import Comparison as Comparison
-    from rollout_trace.train.evaluation import compare as compare
     from rollout_trace.train.drift import Drift as Drift
     from rollout_trace.train.drift import drift as drift
+    from rollout_trace.train.evaluation import Comparison as Comparison
+    from rollout_trace.train.evaluation import compare as compare
     from rollout_trace.train.evaluation import pass_at_k as pass_at_k
     from rollout_trace.train.evaluation import pass_hat_k as pass_hat_k
     from rollout_trace.train.groups import Group as Group
