@@ -190,13 +190,12 @@ def _step(
     # Before the ids are stored: a segment that other steps share must not hold those of a key.
     issue = _cut_keys(values, request_facts, choice, stores.cut_ids) if credentials.any_known() else None
     # Of the request keys are cut before it is read.
-    values |= {
-        "messages": _messages(request_facts, choice),
-        "tools": request_facts.tools,
-        "sampling": _sampling(request_facts, choice),
-    }
+    values["messages"] = _messages(request_facts, choice)
+    values["tools"] = request_facts.tools
+    values["sampling"] = _sampling(request_facts, choice)
     if issue is None:
-        values |= {**_tokens(choice, stores), **_extras(choice, stores.rows)}
+        values |= _tokens(choice, stores)
+        values |= _extras(choice, stores.rows)
     else:
         values |= {**NO_TOKENS, "token_issue": issue, "extra": None, "extra_issues": ()}
     return new_step(values)

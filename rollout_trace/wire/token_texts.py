@@ -101,10 +101,13 @@ def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain:
 
 def _agree_at_ends(tokens: Sequence[str], raws: Sequence[Raw], *, may_lack: bool) -> bool:
     """Whether the bytes at both ends are those of their tokens. ``may_lack``: or null."""
-    for at in (0, 1, -2, -1) if len(raws) >= 4 else range(len(raws)):
-        data = _bytes_of(raws[at])
-        if data != tokens[at].encode() and not (may_lack and raws[at] == NULL):
-            return False
+    try:
+        for at in (0, 1, -2, -1) if len(raws) >= 4 else range(len(raws)):
+            raw = raws[at]
+            if (not may_lack) if raw == NULL else bytes(_numbers.decode(raw)) != tokens[at].encode():
+                return False
+    except (*DECODE_ERRORS, ValueError):
+        return False
     return True
 
 
