@@ -30,11 +30,13 @@ def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
     The rules: ids within int32; one logprob per id, each finite and <= 0; over all choices as many ids as the engine's
     usage counts. Texts of another number of tokens go without an issue: they are no ground truth.
     """
-    # Usage counts all that was sampled: of an answer that broke off, tokens may be missing without a mistake.
-    is_whole = False not in [choice.complete for choice in choices]
-    expected = usage.output if usage is not None and is_whole else None
-    found = [_length(choice) for choice in choices]
-    total = None if None in found else sum(found)  # type: ignore[arg-type]
+    total: int | None = 0
+    expected = None if usage is None else usage.output
+    for choice in choices:
+        size = _length(choice)
+        total = None if total is None or size is None else total + size
+        # Usage counts all that was sampled: of an answer that broke off, tokens may be missing without a mistake.
+        expected = expected if choice.complete else None
     counts_agree = expected is None or total is None or total == expected
     converted: dict[int, Any] = {}
     for choice in choices:
@@ -43,7 +45,7 @@ def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
         if not counts_agree:
             withhold(choice, "usage_differs", f"{total} tokens arrived, usage says {expected}.")
         _check_logprobs(choice, sure_of_ids=expected is not None and counts_agree)
-        if choice.token_texts is not None and len(choice.token_texts) != _length(choice):
+        if choice.token_texts is not None and choice.token_texts.count != _length(choice):
             choice.token_texts = None
 
 

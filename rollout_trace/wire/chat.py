@@ -198,8 +198,9 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     if _lacks_any(choice) and (b'"token_id:' in response or b'"token_id"' in response):
         return None
     facts = ResponseFacts(bodies[0].id, bodies[0].model, [choice])
-    for counts in [body.usage for body in bodies if body.usage is not None]:
-        add_usage(facts, counts)
+    for body in bodies:
+        if body.usage is not None:
+            add_usage(facts, body.usage)
     extra = {
         name: value
         for values, _ in groupby(map(_usual_extra, bodies))

@@ -59,7 +59,7 @@ def texts_of(tokens: Sequence[Any], raws: Sequence[Raw] = ()) -> PackedTexts | N
     is_plain = text.isascii() and not _is_spelled(text) and all(tokens)
     is_odd = not is_plain and any(part in text for part in _ODD)
     # One with U+007F in it cannot be told from what stands between two.
-    is_odd = is_odd or data.count(b"\x7f") != max(len(tokens) - 1, 0)
+    is_odd = is_odd or data.count(b"\x7f") + 1 != len(tokens)
     if is_odd or not _agree(tokens, raws, len(data), is_plain=is_plain):
         return _one_by_one(tokens, raws)
     return PackedTexts(data.translate(TO_STORED), len(tokens))
