@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -201,11 +200,11 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     for body in bodies:
         if body.usage is not None:
             add_usage(facts, body.usage)
+    told = list(map(_usual_extra, bodies))
+    # Nearly always all chunks tell the same.
+    told = told[:1] if told.count(told[0]) == len(told) else told
     extra = {
-        name: value
-        for values, _ in groupby(map(_usual_extra, bodies))
-        for name, value in zip(_USUAL_EXTRA, values, strict=True)
-        if value is not None
+        name: value for values in told for name, value in zip(_USUAL_EXTRA, values, strict=True) if value is not None
     }
     choice.extra = extra or None
     if choice.completion_token_ids is not None:

@@ -60,9 +60,11 @@ def texts_of(tokens: Sequence[Any], raws: Sequence[Raw] = ()) -> PackedTexts | N
     is_odd = not is_plain and any(part in text for part in _ODD)
     # One with U+007F in it cannot be told from what stands between two.
     is_odd = is_odd or data.count(b"\x7f") + 1 != len(tokens)
-    if is_odd or not _agree(tokens, raws, len(data), is_plain=is_plain):
+    if is_odd:
         return _one_by_one(tokens, raws)
-    return PackedTexts(data.translate(TO_STORED), len(tokens))
+    # Tokens of ASCII that are not spelled are their text: of these the number of bytes is not compared.
+    agree = _agree_at_ends(tokens, raws, may_lack=True) if is_plain else _agree(tokens, raws, len(data))
+    return PackedTexts(data.translate(TO_STORED), len(tokens)) if agree else _one_by_one(tokens, raws)
 
 
 def _is_spelled(text: str) -> bool:
@@ -74,21 +76,17 @@ def _is_spelled(text: str) -> bool:
     )
 
 
-def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain: bool) -> bool:
+def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int) -> bool:
     """Whether the bytes are those of the tokens: the same at both ends, and of as many as there are.
 
     Not all are compared, which would take a tenth of the time of decoding. Where engines spell tokens otherwise than
-    their text (``Ġa``, ``<0xE2>``, U+FFFD), that is longer than the bytes. Tokens of ASCII without such a spelling are
-    their text: of these the number of bytes is not compared either.
+    their text (``Ġa``, ``<0xE2>``, U+FFFD), that is longer than the bytes.
 
     Args:
-        is_plain: the tokens are of ASCII, none is empty, and none is spelled.
         length: number of bytes of the tokens, with one between each two.
     """
     if not raws:
         return True
-    if is_plain:
-        return _agree_at_ends(tokens, raws, may_lack=True)
     joined = b",".join(raws)
     if joined == b",".join([b"null"] * len(raws)):
         return True
