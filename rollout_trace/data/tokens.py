@@ -202,13 +202,13 @@ class TokenStore:
         if not length:
             # After an empty prompt the completion begins a sequence: there is no id to continue.
             segment = self._insert(completion)
-        elif prompt.item(0) in self._roots:
+        elif (first := prompt.item(0)) in self._roots:
             segment = self._continue(self._insert(prompt), length, completion)
         else:
             import numpy as np
 
             # A new sequence: in one array, copied once.
-            segment = self._insert(np.concatenate((prompt, completion)))
+            segment = self._roots[first] = self._new(None, 0, np.concatenate((prompt, completion)))
         return Span(segment, 0, length), Span(segment, length, length + len(completion))
 
     def attach(self, base: Segment | None, start: int, ids: IntArray) -> Segment:

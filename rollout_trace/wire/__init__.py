@@ -44,20 +44,20 @@ def decode(
     Raises:
         ValueError: the protocol is not known.
     """
-    from rollout_trace.wire.steps import Stores, exchange_of
+    import rollout_trace.wire.steps as wire_steps
 
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol {protocol!r} is not known; known: {', '.join(PROTOCOLS)}.")
     digest = sha1(request or b"", usedforsecurity=False)
     digest.update(response)
-    steps, _ = exchange_of(
+    steps, _ = wire_steps.exchange_of(
         digest.hexdigest()[:24],
         protocol,
         request,
         response,
         content_type=content_type,
         status=status,
-        stores=Stores(),
+        stores=wire_steps.Stores(),
         path_model=model,
     )
     return steps

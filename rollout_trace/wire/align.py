@@ -30,32 +30,34 @@ def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
     The rules: ids within int32; one logprob per id, each finite and <= 0; over all choices as many ids as the engine's
     usage counts. Texts of another number of tokens go without an issue: they are no ground truth.
     """
-    # Usage counts all that was sampled: of an answer that broke off, tokens may be missing without a mistake.
-    expected = usage.output if usage is not None and all(choice.complete for choice in choices) else None
-    found = [_length(choice) for choice in choices]
-    total = None if None in found else sum(found)  # type: ignore[arg-type]
+    total: int | None = 0
+    expected = None if usage is None else usage.output
+    for choice in choices:
+        size = _length(choice)
+        total = None if total is None or size is None else total + size
+        # Usage counts all that was sampled: of an answer that broke off, tokens may be missing without a mistake.
+        expected = expected if choice.complete else None
     counts_agree = expected is None or total is None or total == expected
     converted: dict[int, Any] = {}
     for choice in choices:
-        _check_ids(choice, converted)
+        if not choice.is_sound:
+            _check_ids(choice, converted)
         if not counts_agree:
             withhold(choice, "usage_differs", f"{total} tokens arrived, usage says {expected}.")
         _check_logprobs(choice, sure_of_ids=expected is not None and counts_agree)
-        if choice.token_texts is not None and len(choice.token_texts) != _length(choice):
+        if choice.token_texts is not None and choice.token_texts.count != _length(choice):
             choice.token_texts = None
 
 
 def _length(choice: ChoiceFacts) -> int | None:
-    for values in (choice.completion_token_ids, choice.logprobs):
-        if values is not None:
-            return len(values)
-    return None
+    values = choice.logprobs if choice.completion_token_ids is None else choice.completion_token_ids
+    return None if values is None else len(values)
 
 
 def _check_ids(choice: ChoiceFacts, converted: dict[int, Any]) -> None:
     for name in ("prompt_token_ids", "completion_token_ids"):
         ids = getattr(choice, name)
-        if ids is None or (choice.is_sound and not isinstance(ids, list)):
+        if ids is None:
             continue
         # The choices of one answer share the list of their prompt: converted once, they share the array too.
         if id(ids) not in converted:
@@ -86,7 +88,7 @@ def _check_logprobs(choice: ChoiceFacts, *, sure_of_ids: bool) -> None:
     elif ids is not None and choice.uneven and not sure_of_ids:
         set_issue(choice, "lengths_differ", "ids and logprobs came in different chunks; no usage says that all came.")
     else:
-        if isinstance(choice.logprobs, list) or not choice.is_sound:
+        if not choice.is_sound:
             choice.logprobs = _logprob_array(choice, choice.logprobs)
         choice.top_logprobs = None if choice.logprobs is None else choice.top_logprobs
         return

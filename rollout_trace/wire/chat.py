@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct, json
 
@@ -28,7 +28,6 @@ from rollout_trace.wire.logprobs import (
     Id,
     cut_ids,
     extended,
-    ids_of_json,
     more_of,
     number_of,
     top_logprobs_of,
@@ -97,48 +96,57 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 
 # Most answers are usual ones: one choice, no alternatives, ids and logprobs in their range, no extras but those that
-# stay as they are. msgspec makes sure of it while it reads them, and no second look is needed.
+# stay as they are. msgspec makes sure of it while it reads them, and no second look is needed. The fields of these
+# types are those of the types above that such answers have; in the order in which they come they are found sooner.
 
 
-class _UsualEntry(Entry, gc=False, forbid_unknown_fields=True, kw_only=True):
+class _UsualEntry(Struct, gc=False, forbid_unknown_fields=True):
+    token: str
     logprob: Annotated[float, Meta(ge=-FLOAT32_MAX, le=0)]
-    top_logprobs: tuple[()] | None = None  # type: ignore[assignment]
-    routing_matrix: None = None
-    sampling_logprob: None = None
+    bytes: Raw = NULL
+    top_logprobs: tuple[()] | None = None
 
 
-class _UsualLogprobs(_Logprobs, forbid_unknown_fields=True):
-    content: list[_UsualEntry] | None = None  # type: ignore[assignment]
+class _UsualLogprobs(Struct, gc=False, forbid_unknown_fields=True):
+    content: list[_UsualEntry] | None = None
     refusal: None = None
 
 
-class _UsualChoice(_StrictChoice):
+class _UsualChoice(Struct, gc=False, forbid_unknown_fields=True):
     index: Annotated[int, Meta(ge=0, le=0)] = 0
+    message: dict[str, Any] | None = None
+    delta: dict[str, Any] | None = None
     logprobs: _UsualLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
     token_ids: list[Id] | None = None
-    routed_experts: None = None  # type: ignore[assignment]
-    sampling_mask: None = None  # type: ignore[assignment]
-    sampling_mask_logprobs: None = None  # type: ignore[assignment]
-    prompt_logprobs: None = None  # type: ignore[assignment]
+    routed_experts: None = None
+    weight_versions: Any = None
     matched_stop: None = None
     content_filter_results: None = None
     native_finish_reason: None = None
     error: None = None
 
 
-class _UsualBody(_StrictBody, kw_only=True):
+class _UsualBody(Struct, gc=False, forbid_unknown_fields=True):
     id: Annotated[str, Meta(min_length=1)]
     model: Annotated[str, Meta(min_length=1)]
     object: Literal["chat.completion", "chat.completion.chunk"] | None = None
-    choices: Annotated[list[_UsualChoice], Meta(max_length=1)] | None = None  # type: ignore[assignment]
-    prompt_token_ids: Raw = NULL  # type: ignore[assignment]
-    prompt_logprobs: None = None  # type: ignore[assignment]
+    created: Any = None
+    choices: Annotated[list[_UsualChoice], Meta(max_length=1)] | None = None
+    service_tier: Any = None
+    system_fingerprint: Any = None
+    usage: Any = None
+    prompt_logprobs: None = None
+    prompt_token_ids: list[Id] | Literal["ids are read"] | None = None
     prompt_text: None = None
+    metrics: Any = None
     kv_transfer_params: None = None
     ec_transfer_params: None = None
     timings: None = None
     provider: None = None
     error: None = None
+    obfuscation: Any = None
 
 
 _BODY = LenientDecoder(_Body, _StrictBody)
@@ -189,21 +197,22 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     if _lacks_any(choice) and (b'"token_id:' in response or b'"token_id"' in response):
         return None
     facts = ResponseFacts(bodies[0].id, bodies[0].model, [choice])
-    extra: dict[str, Any] = {}
-    before = None
-    for counts in [body.usage for body in bodies if body.usage is not None]:
-        add_usage(facts, counts)
-    for values in map(_usual_extra, bodies):
-        if values != before:
-            before = values
-            extra |= {name: value for name, value in zip(_USUAL_EXTRA, values, strict=True) if value is not None}
+    for body in bodies:
+        if body.usage is not None:
+            add_usage(facts, body.usage)
+    told = list(map(_usual_extra, bodies))
+    # Nearly always all chunks tell the same.
+    told = told[:1] if told.count(told[0]) == len(told) else told
+    extra = {
+        name: value for values in told for name, value in zip(_USUAL_EXTRA, values, strict=True) if value is not None
+    }
     choice.extra = extra or None
     if choice.completion_token_ids is not None:
         choice.completion_token_ids = array_of(choice.completion_token_ids, "i")
     if choice.logprobs is not None:
         choice.logprobs = array_of(choice.logprobs, "f")
-    choice.is_sound = True
     _use_sent_ids(facts, request)
+    choice.is_sound = not isinstance(choice.prompt_token_ids, list)
     align.check(facts.choices, facts.usage)
     if part.choice.weight_versions is not None:
         settle(choice, FoundExtras(policy_spans=spans_of(part.choice.weight_versions)))
@@ -221,12 +230,12 @@ def _usual_bodies(response: bytes, *, streamed: bool, has_ids: bool) -> tuple[li
         raise ValueError("cut, or none")
     ids = None
     if has_ids:
-        parts[0], ids = cut_ids(parts[0], "prompt_token_ids")
+        parts[0], ids = cut_ids(parts[0])
     bodies = list(map(_read_usual, parts))
-    listed = [raw for body in bodies if (raw := body.prompt_token_ids) is not NULL and raw != NULL]
-    if ids is None:
-        return bodies, ids_of_json(listed[0]) if listed else None
-    if not listed or listed[0] != CUT:
+    sent: list[Any] = [body.prompt_token_ids for body in bodies if body.prompt_token_ids is not None]
+    if ids is None and CUT not in sent:
+        return bodies, array_of(sent[0], "i") if sent else None
+    if ids is None or bodies[0].prompt_token_ids != CUT or sent.count(CUT) > 1:
         raise ValueError("the ids are something else's")
     return bodies, ids
 
@@ -260,14 +269,15 @@ def _choice_of(index: int, part: _Merged, prompt: Any, *, done: bool) -> ChoiceF
     return found
 
 
-class _Merged(NamedTuple):
-    choice: _Choice
-    entries: list[Entry] | None
+class _Merged(Struct, gc=False):
+    choice: _Choice | _UsualChoice
+    entries: list[Any] | None
+    """Of ``Entry``, or of ``_UsualEntry``."""
     uneven: bool
     """Some part holds another number of ids than of logprobs."""
 
 
-def _merged(parts: Sequence[_Choice]) -> _Merged:
+def _merged(parts: Sequence[_Choice | _UsualChoice]) -> _Merged:
     """One choice of its only part, or of all chunks."""
     if len(parts) == 1 and parts[0].delta is None:
         (only,) = parts
@@ -288,8 +298,8 @@ def _merged(parts: Sequence[_Choice]) -> _Merged:
     return _Merged(choice, joined(columns), uneven)
 
 
-def _entries_of(logprobs: _Logprobs | float | None) -> list[Entry] | None:
-    if not isinstance(logprobs, _Logprobs):
+def _entries_of(logprobs: _Logprobs | _UsualLogprobs | float | None) -> list[Any] | None:
+    if logprobs is None or isinstance(logprobs, float):
         return None
     return logprobs.content if logprobs.refusal is None else extended(logprobs.content, logprobs.refusal)
 

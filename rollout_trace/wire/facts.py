@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokens
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.tokens import FloatArray
 
 
-@dataclass(slots=True)
-class RequestFacts:
+class RequestFacts(Struct):
     """A request. Equal messages, and equal tools, of one store are one object: do not change them."""
 
     model: str | None = None
@@ -26,8 +26,7 @@ class RequestFacts:
     """Whether keys of this process's clients were cut out of it."""
 
 
-@dataclass(slots=True)
-class ChoiceFacts:
+class ChoiceFacts(Struct):
     """One sampled completion. Ids and logprobs are lists as the engine sent them; ``align.check`` makes arrays."""
 
     index: int = 0
@@ -54,7 +53,7 @@ class ChoiceFacts:
     uneven: bool = False
     """Some part of the answer held another number of ids than of logprobs."""
     is_sound: bool = False
-    """Its ids and logprobs are known to be in range: those that are arrays are not looked at again."""
+    """Its ids and logprobs are arrays, known to be in their range: they are not looked at again."""
     policy_version: str | None = None
     """Version of the weights that sampled this, as the engine names it; several versions are joined with commas."""
     issue: TokenIssue | None = None
@@ -70,15 +69,14 @@ class ChoiceFacts:
     extra_issues: tuple[ExtraIssue, ...] = ()
 
 
-@dataclass(slots=True)
-class ResponseFacts:
+class ResponseFacts(Struct):
     """An answer: its choices and what they share."""
 
     response_id: str | None = None
     model: str | None = None
     choices: list[ChoiceFacts] = field(default_factory=list)
     usage: Usage | None = None
-    counts: dict[str, Any] = field(default_factory=dict, compare=False)
+    counts: dict[str, Any] = field(default_factory=dict)
     """What ``usage`` is made of, as it was sent, in the protocols of OpenAI."""
     error: ErrorInfo | None = None
     malformed: str | None = None

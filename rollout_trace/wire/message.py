@@ -219,12 +219,16 @@ def _text_part(text: str) -> dict[str, str]:
 def completion_of(message: dict[str, Any]) -> Completion:
     """The completion that a message makes. Other fields go to ``extra``; nulls are left out."""
     rest = {name: value for name, value in message.items() if value is not None}
-    role, refusal = _text(rest, "role"), _text(rest, "refusal")
-    reasoning = _text(rest, "reasoning")
-    if not reasoning or rest.get("reasoning_content") in ("", reasoning):
-        # Gateways fill one of both names, or both, and the other with an empty text.
-        reasoning = _text(rest, "reasoning_content") or reasoning
-    calls = _tool_calls(rest)
+    role = _text(rest, "role")
+    refusal = reasoning = None
+    calls: tuple[ToolCall, ...] = ()
+    # Most messages are a text and nothing else.
+    if len(rest) > 1 or "content" not in rest:
+        refusal, reasoning = _text(rest, "refusal"), _text(rest, "reasoning")
+        if not reasoning or rest.get("reasoning_content") in ("", reasoning):
+            # Gateways fill one of both names, or both, and the other with an empty text.
+            reasoning = _text(rest, "reasoning_content") or reasoning
+        calls = _tool_calls(rest)
     content = rest.pop("content", None)
     if isinstance(content, list) and any(_is_thought(part) for part in content):
         thoughts, said = _divided(content)

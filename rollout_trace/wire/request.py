@@ -19,6 +19,7 @@ _decode = json.Decoder().decode
 _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
 """Start of a prompt that is not a list of prompts: a text, or its token ids."""
 _FLAGS = {b"true": True, b"null": None}
+_LIST = ord("[")
 _TRANSPORT = frozenset({"stream", "stream_options"})
 
 
@@ -78,7 +79,7 @@ def _flat(sampling: dict[str, Any], layout: RequestLayout) -> dict[str, Any]:
 
 def _store_messages(prompt: list[Raw] | None, store: ListStore) -> Any:
     """The messages, equal ones stored once. Prompts of token ids are plain lists: the token store keeps those."""
-    if prompt and bytes(memoryview(prompt[0])[:1]) == b"[":
+    if prompt and memoryview(prompt[0])[0] == _LIST:
         return [_decode(item) for item in prompt]
     return None if prompt is None else store.add(prompt)
 

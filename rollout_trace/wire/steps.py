@@ -190,47 +190,42 @@ def _step(
     # Before the ids are stored: a segment that other steps share must not hold those of a key.
     issue = _cut_keys(values, request_facts, choice, stores.cut_ids) if credentials.any_known() else None
     # Of the request keys are cut before it is read.
-    values |= {
-        "messages": _messages(request_facts, choice),
-        "tools": request_facts.tools,
-        "sampling": _sampling(request_facts, choice),
-    }
+    values["messages"] = _messages(request_facts, choice)
+    values["tools"] = request_facts.tools
+    values["sampling"] = _sampling(request_facts, choice)
     if issue is None:
-        values |= {**_tokens(choice, stores), **_extras(choice, stores.rows)}
+        _add_tokens(values, choice, stores)
+        _add_extras(values, choice, stores.rows)
     else:
         values |= {**NO_TOKENS, "token_issue": issue, "extra": None, "extra_issues": ()}
     return new_step(values)
 
 
-def _tokens(choice: ChoiceFacts, stores: Stores) -> dict[str, Any]:
+def _add_tokens(values: dict[str, Any], choice: ChoiceFacts, stores: Stores) -> None:
+    """Adds the ids and logprobs of a step."""
     prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
-    return {
-        "prompt_token_ids": prompt,
-        "completion_token_ids": completion,
-        "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
-        "token_source": None if completion is None else choice.token_source,
-        "logprobs_mode": None if choice.logprobs is None else choice.logprobs_mode,
-    }
+    values["prompt_token_ids"], values["completion_token_ids"] = prompt, completion
+    values["token_source"] = None if completion is None else choice.token_source
+    if choice.logprobs is not None:
+        values["logprobs"], values["logprobs_mode"] = readonly(choice.logprobs), choice.logprobs_mode
 
 
-def _extras(choice: ChoiceFacts, rows: RowStore) -> dict[str, Any]:
-    """The arrays of a step that engines send beside ids and logprobs."""
-    found: dict[str, Any] = {}
+def _add_extras(values: dict[str, Any], choice: ChoiceFacts, rows: RowStore) -> None:
+    """Adds the arrays of a step that engines send beside ids and logprobs."""
     scores, top, experts = choice.prompt_logprobs, choice.prompt_top_tokens, choice.routed_experts
     if choice.top_tokens is not None:
-        found["top_tokens"] = choice.top_tokens
+        values["top_tokens"] = choice.top_tokens
     if choice.sampling_mask is not None:
-        found["sampling_mask"] = choice.sampling_mask
+        values["sampling_mask"] = choice.sampling_mask
     if scores is not None:
-        found["prompt_logprobs"] = rows.add("prompt_logprobs", scores)
+        values["prompt_logprobs"] = rows.add("prompt_logprobs", scores)
     if top is not None:
         ids, logprobs = rows.add("prompt_top_ids", top.ids), rows.add("prompt_top_logprobs", top.logprobs)
-        found["prompt_top_tokens"] = TopTokenRows(ids, logprobs)
+        values["prompt_top_tokens"] = TopTokenRows(ids, logprobs)
     if experts is not None:
         # Their last row is of the last token but one: the last sampled one is not run through the model.
         end = len(choice.prompt_token_ids) + len(choice.completion_token_ids) - 1
-        found["routed_experts"] = rows.add("routed_experts", experts, end - len(experts))
-    return found
+        values["routed_experts"] = rows.add("routed_experts", experts, end - len(experts))
 
 
 def _cut_keys(

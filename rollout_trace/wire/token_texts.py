@@ -59,10 +59,12 @@ def texts_of(tokens: Sequence[Any], raws: Sequence[Raw] = ()) -> PackedTexts | N
     is_plain = text.isascii() and not _is_spelled(text) and all(tokens)
     is_odd = not is_plain and any(part in text for part in _ODD)
     # One with U+007F in it cannot be told from what stands between two.
-    is_odd = is_odd or data.count(b"\x7f") != max(len(tokens) - 1, 0)
-    if is_odd or not _agree(tokens, raws, len(data), is_plain=is_plain):
+    is_odd = is_odd or data.count(b"\x7f") + 1 != len(tokens)
+    if is_odd:
         return _one_by_one(tokens, raws)
-    return PackedTexts(data.translate(TO_STORED), len(tokens))
+    # Tokens of ASCII that are not spelled are their text: of these the number of bytes is not compared.
+    agree = _agree_at_ends(tokens, raws, may_lack=True) if is_plain else _agree(tokens, raws, len(data))
+    return PackedTexts(data.translate(TO_STORED), len(tokens)) if agree else _one_by_one(tokens, raws)
 
 
 def _is_spelled(text: str) -> bool:
@@ -74,21 +76,17 @@ def _is_spelled(text: str) -> bool:
     )
 
 
-def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain: bool) -> bool:
+def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int) -> bool:
     """Whether the bytes are those of the tokens: the same at both ends, and of as many as there are.
 
     Not all are compared, which would take a tenth of the time of decoding. Where engines spell tokens otherwise than
-    their text (``Ġa``, ``<0xE2>``, U+FFFD), that is longer than the bytes. Tokens of ASCII without such a spelling are
-    their text: of these the number of bytes is not compared either.
+    their text (``Ġa``, ``<0xE2>``, U+FFFD), that is longer than the bytes.
 
     Args:
-        is_plain: the tokens are of ASCII, none is empty, and none is spelled.
         length: number of bytes of the tokens, with one between each two.
     """
     if not raws:
         return True
-    if is_plain:
-        return _agree_at_ends(tokens, raws, may_lack=True)
     joined = b",".join(raws)
     if joined == b",".join([b"null"] * len(raws)):
         return True
@@ -101,10 +99,13 @@ def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain:
 
 def _agree_at_ends(tokens: Sequence[str], raws: Sequence[Raw], *, may_lack: bool) -> bool:
     """Whether the bytes at both ends are those of their tokens. ``may_lack``: or null."""
-    for at in (0, 1, -2, -1) if len(raws) >= 4 else range(len(raws)):
-        data = _bytes_of(raws[at])
-        if data != tokens[at].encode() and not (may_lack and raws[at] == NULL):
-            return False
+    try:
+        for at in (0, 1, -2, -1) if len(raws) >= 4 else range(len(raws)):
+            raw = raws[at]
+            if (not may_lack) if raw == NULL else bytes(_numbers.decode(raw)) != tokens[at].encode():
+                return False
+    except (*DECODE_ERRORS, ValueError):
+        return False
     return True
 
 
