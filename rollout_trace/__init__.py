@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rollout_trace.collection.totals import Percentiles as Percentiles
     from rollout_trace.data.costs import Price as Price
     from rollout_trace.data.costs import PriceTable as PriceTable
+    from rollout_trace.data.exact_turn import ExactTurn as ExactTurn
     from rollout_trace.data.extras import ExtraIssue as ExtraIssue
     from rollout_trace.data.extras import PolicySpan as PolicySpan
     from rollout_trace.data.extras import SamplingMask as SamplingMask
@@ -135,6 +136,7 @@ _HOMES = {
     "rollout_trace.integration.installed": ("Integration", "integrations"),
     "rollout_trace.record.scope": ("orphans",),
     "rollout_trace.record.provenance": ("environment", "file_sha256"),
+    "rollout_trace.data.exact_turn": ("ExactTurn",),
     "rollout_trace.data.extras": ("ExtraIssue", "PolicySpan", "SamplingMask", "TopTokens"),
     "rollout_trace.data.model": (
         "Attempt",

@@ -33,27 +33,27 @@ DOORS = frozenset(
 
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 17),
-    "data": (3800, 14),
-    "wire": (9700, 37),
+    "data": (3850, 15),
+    "wire": (10550, 40),
     "file": (10050, 32),
-    "record": (7700, 26),
-    "clients": (6000, 25),
+    "record": (7750, 26),
+    "clients": (6350, 26),
     "process": (2750, 18),
     "train": (2750, 12),
     "integration": (750, 6),
     "collection": (7950, 53),
     "importing": (7450, 39),
     "export": (7900, 46),
-    "view": (9600, 55),
+    "view": (9650, 55),
     "testing": (11400, 76),
     "cli": (4150, 35),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
-PUBLIC_NAMES = 92
+PUBLIC_NAMES = 93
 """The most names in ``rollout_trace.__all__``."""
 
-PATH_FILES, PATH_CALLS = 74, 950
+PATH_FILES, PATH_CALLS = 76, 980
 """The most files and Python calls from a client's ``request`` to a row: ``tests/test_path_of_a_call.py``."""
 
 Graph = Mapping[str, frozenset[str]]

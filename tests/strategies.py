@@ -5,12 +5,13 @@ Those of `rollout_trace.testing.trajectories` are conversations that an agent co
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from rollout_trace.data.exact_turn import ExactTurn, Reason
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, JSONText
 from rollout_trace.data.lists import ListStore
@@ -184,6 +185,9 @@ step_facts = st.fixed_dictionaries(
         "response_bytes": st.binary(max_size=8),
         "extra": objects,
         "extra_issues": st.lists(st.builds(ExtraIssue, field=texts, code=texts, message=texts), max_size=2).map(tuple),
+        "exact_turn": st.none()
+        | st.builds(ExactTurn, step_id=texts, n_ids=st.integers(0, 9), n_requests=st.integers(0, 4))
+        | st.builds(ExactTurn, reason=st.sampled_from(get_args(Reason)), detail=texts, message=st.integers(0, 9)),
     },
 )
 moments = st.floats(0, 1e5).map(lambda seconds: round(seconds, 6))

@@ -27,7 +27,7 @@ OPTIONS = {
     "--reward-from": "reward_from",
 }
 """Options with a value."""
-FLAGS = {"-q": "quiet", "--quiet": "quiet"}
+FLAGS = {"-q": "quiet", "--quiet": "quiet", "--exact-turns": "exact_turns"}
 
 _PASSED_ON = ("OUTPUT", "ENGINE", "RUN", "PARENT", "NAME", "TASK", "FIRST", "QUIET", "REWARD_FROM", "REWARD_BEFORE")
 """Variables of a run, without their prefix. Those of an outer run are not those of this one."""
@@ -47,6 +47,7 @@ class Given:
         self.task: str | None = None
         self.reward_from: str | None = None
         self.quiet = False
+        self.exact_turns = False
         self.program: list[str] = []
         """The program and its arguments."""
 
@@ -63,6 +64,10 @@ def launch(args: Sequence[str]) -> int:
         output = check_output(given.output)
         if given.engine is not None:
             _check_engine(given.engine)
+            if given.exact_turns:
+                _check_exact_turns(given.engine)
+        elif given.exact_turns:
+            raise Refusal("--exact-turns needs the engine that takes the ids: --engine vllm")
         why = None if given.quiet or os.name == "nt" else why_unseen(executable, command)
         _execute(executable, command, _environment(given, output, is_waited=why is not None), why)
     except Refusal as refusal:
@@ -251,6 +256,15 @@ def _check_engine(engine: str) -> None:
         raise Refusal(f"there is no engine {engine!r}; there are {', '.join(names)}.")
 
 
+def _check_exact_turns(engine: str) -> None:
+    from rollout_trace.wire.engine import Engine
+
+    try:
+        Engine(engine, exact_turns=True)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+
+
 def _environment(given: Given, output: str, *, is_waited: bool) -> dict[str, str]:
     """The variables of the program. The first process of a run is the one that sums it up."""
     environment = {name: value for name, value in os.environ.items() if name not in _names(_PASSED_ON)}
@@ -258,7 +272,7 @@ def _environment(given: Given, output: str, *, is_waited: bool) -> dict[str, str
     own = {
         "OUTPUT": output,
         "RUN": os.urandom(16).hex(),
-        "ENGINE": given.engine,
+        "ENGINE": f'{{"name": "{given.engine}", "exact_turns": true}}' if given.exact_turns else given.engine,
         "NAME": given.name,
         "TASK": given.task,
         "FIRST": f"{os.getpid()}:{os.getpid() if is_waited else ''}:{output}",

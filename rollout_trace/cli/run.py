@@ -10,6 +10,7 @@ from rollout_trace.cli.launch import DEFAULT_OUTPUT
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-o", "--output", metavar="FILE", help=f"Append the trajectories to FILE. Default: {DEFAULT_OUTPUT}.")
 @click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
+@click.option("--exact-turns", is_flag=True, help="Send earlier turns as the ids that were sampled (vLLM).")
 @click.option("--name", metavar="N", help="Name of the program's trajectory. Default: that of the program.")
 @click.option("--task", metavar="ID", help="Id of its task.")
 @click.option("--reward-from", metavar="JSON-FILE", help="The reward, in a file that the program writes.")

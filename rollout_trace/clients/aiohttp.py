@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
+from rollout_trace.clients.detect import Inquiry, Reply
 from rollout_trace.clients.http_exchange import HTTPExchange, may_be_call
 from rollout_trace.clients.recorder import HTTPStatusError, ResponseHead
 from rollout_trace.clients.swap import ClassSwap
@@ -38,6 +40,8 @@ def recorded_request(base: Any, settings: Settings) -> Any:
             with guard.hidden_frame:
                 return await original(self, method, str_or_url, *args, **kwargs)
         with exchange:
+            if exchange.wants_ids:
+                await exchange.send_ids_async(lambda inquiry: exchange.ask_async(original, self, inquiry, args, {}))
             response = await original(self, method, str_or_url, *args, **exchange.next_attempt())
             while await exchange.was_refused_async(response):
                 response = await original(self, method, str_or_url, *args, **exchange.next_attempt())
@@ -130,6 +134,17 @@ class _Exchange(HTTPExchange):
         # Of a payload that the caller made, the rest (its headers, its type) is not at hand.
         is_plain = self._is_json or isinstance(self._data, (bytes, bytearray, str))
         return super()._caller_body() if is_plain else None
+
+    async def ask_async(self, send: Any, client: Any, inquiry: Inquiry, args: Any, kwargs: Any) -> Reply:
+        options = self._with_body(self._request, inquiry.content or b"")
+        options = {**options, "allow_redirects": False}
+        left = max(0.0, inquiry.deadline - time.monotonic())
+
+        async def answer() -> Reply:
+            response = await send(client, self.method, inquiry.url, *args, **options)
+            return Reply(response.status, await response.read())
+
+        return await asyncio.wait_for(answer(), left)
 
     def _with_body(self, request: dict[str, Any], content: bytes) -> dict[str, Any]:
         options = {**request, "json": None}

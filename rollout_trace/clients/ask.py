@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.record.call import Refusal
 from rollout_trace.wire.engine import NO_TOP_K, lacks_top_k, value_at, wishes_for
 from rollout_trace.wire.errors import error_of
+from rollout_trace.wire.exact_turns import FIELDS
 from rollout_trace.wire.lenient import loads
 from rollout_trace.wire.profiles import AUTO, added_fields
 
@@ -23,6 +25,9 @@ ASK_AGAIN = 600.0
 
 _AS_IDS = "return_tokens_as_token_ids"
 """Names alternatives by their ids, and changes every token's text: only for callers who asked for no logprobs."""
+
+_DOUBTFUL = 60.0
+"""The same for one that may have been about the values of one request."""
 
 _REFUSAL_STATUSES = frozenset({400, 403, 422})
 
@@ -38,6 +43,9 @@ _Key = tuple[_Endpoint, frozenset[str], str]
 
 _taken: dict[tuple[_Endpoint, str], float] = {}
 """Numbers of alternatives that servers took in a stream, and until when that counts, as ``time.monotonic`` seconds."""
+
+_doubts: dict[_Key, Refusal] = {}
+"""Refusals that may be of one request alone: a second one in a row counts."""
 
 # Only read and written by single keys: a dict needs no lock for that.
 _refusals: dict[_Key, Refusal] = {}
@@ -145,8 +153,11 @@ def without_refused(
     message = f"HTTP {status}: {error_of(content, status).message[:300]}"
     refusal = Refusal(message, time.monotonic() + ASK_AGAIN)
     remaining = dict(added)
-    for name in _blamed(call, added, body, _fields_named_in(content, added)) or added:
-        call.refusals[_key_name(call, name, added[name])] = refusal
+    named = _fields_named_in(content, added)
+    for name in _blamed(call, added, body, named) or added:
+        # Ids may be refused for themselves: that they are too many, say.
+        is_doubtful = name in ID_FIELDS and name not in named
+        call.refusals[_key_name(call, name, added[name])] = replace(refusal, is_doubtful=is_doubtful)
         _take_back(call, remaining, name)
     drop_dependent(call, remaining, body)
     return remaining
@@ -156,6 +167,9 @@ def _blamed(call: Call, added: Mapping[str, Any], body: Mapping[str, Any], named
     """The fields to take back for an error that names some."""
     if call.settings.wishes is None:
         return named
+    # What is refused for its ids may be said in any words; the text alone is tried before all else is dropped.
+    if not named and (ids := [name for name in added if name in ID_FIELDS]):
+        return ids
     if not named:
         # It may still be about one that was wished: the caller's call must not fail for it.
         wished = requested_extras(call, call.settings.wishes, body)
@@ -245,9 +259,33 @@ def update_refusals(call: Call, address: Callable[[], object], body: Callable[[]
         if value is not None and value is not False:
             _refusals.pop((endpoint, shape, name), None)
             _refusals.pop((endpoint, shape, _key_name(call, name, value)), None)
+            _doubts.pop((endpoint, shape, name), None)
     for name, refusal in call.refusals.items():
-        if _refusals.get((endpoint, shape, name)) is not refusal:
-            _remember((endpoint, shape, name), refusal)
+        key = endpoint, shape, name
+        if refusal.is_doubtful and key not in _doubts and len(_doubts) < _MAX_REFUSALS:
+            _doubts[key] = refusal
+        elif _refusals.get(key) is not refusal:
+            refusal.expires -= (ASK_AGAIN - _DOUBTFUL) * refusal.is_doubtful
+            _remember(key, refusal)
+
+
+ID_FIELDS = frozenset({name.partition(".")[0] for name in FIELDS.values()})
+"""Fields that hold the ids of a prompt, or the object with them."""
+
+
+def refusal_of(call: Call, address: Callable[[], object], body: Mapping[str, Any], name: str) -> Refusal | None:
+    """The refusal in force of one field for requests like this one."""
+    return _refusal_in_force((_endpoint(address, call, body), _shape(call, body), name)) if _refusals else None
+
+
+def refuser_of(call: Call, address: Callable[[], object], body: Mapping[str, Any], name: str) -> Callable[[str], None]:
+    """Returns what remembers a field as refused for requests like this one."""
+    key = _endpoint(address, call, body), _shape(call, body), name
+
+    def refuse(message: str) -> None:
+        _remember(key, Refusal(message, time.monotonic() + ASK_AGAIN))
+
+    return refuse
 
 
 def _remember(key: _Key, refusal: Refusal) -> None:
@@ -341,6 +379,8 @@ def _is_set(value: Any) -> bool:
 def _capture_fields(call: Call, body: Mapping[str, Any]) -> set[str]:
     """Names of all fields that may be added to a request of this form."""
     names = set(_plain_values(call))
+    if call.exact_turn is not None:
+        names |= ID_FIELDS
     if call.settings.wishes is not None and call.profile is not None:
         form = {"streamed": bool(body.get("stream")), "has_tools": bool(body.get("tools"))}
         for wish in wishes_for(call.profile.name, call.settings.wishes, call.protocol, **form):

@@ -29,7 +29,7 @@ LEAST_PATIENCE = 0.25
 FORGET_FAILURES = 60.0
 """Seconds after which a server that refused to answer (401, 403, 5xx) is asked again."""
 
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 16 << 20
 _CALL_HEADERS = frozenset({"content-type", "idempotency-key", "x-stainless-raw-response", "x-stainless-retry-count"})
 _STARTING = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses of a server, or of its proxy, that will answer soon: llama-server sends 503 while its model loads."""
@@ -85,17 +85,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Step(NamedTuple):
-    """What the detection asks of its caller: a request to an address, or, with a search, to wait for that to end."""
+class Inquiry(NamedTuple):
+    """What is asked of a client: a request to an address, or, with a search, to wait for that to end."""
 
     url: str
     deadline: float
     """When it is of no use any more, as ``time.monotonic`` seconds."""
     search: _Search | None = None
+    content: bytes | None = None
+    """Body of a POST, as JSON; None: a GET."""
 
 
 _Result = TypeVar("_Result")
-_Steps: TypeAlias = Generator[_Step, Reply, _Result]
+_Steps: TypeAlias = Generator[Inquiry, Reply, _Result]
 
 
 def find(client: Any, options: Any) -> EngineProfile | None:
@@ -114,7 +116,7 @@ def find(client: Any, options: Any) -> EngineProfile | None:
                     step.search.ended.wait(max(0.0, step.deadline - time.monotonic()))
                 else:
                     with suppress(Exception):
-                        reply = _get(client, options, step)
+                        reply = reply_to(client, options, step)
                 step = steps.send(reply)
         except StopIteration as stop:
             found: EngineProfile | None = stop.value
@@ -132,55 +134,63 @@ async def find_async(client: Any, options: Any) -> EngineProfile | None:
                     await _wait(step.search, step.deadline)
                 else:
                     with suppress(Exception):
-                        reply = await _get_async(client, options, step)
+                        reply = await reply_to_async(client, options, step)
                 step = steps.send(reply)
         except StopIteration as stop:
             found: EngineProfile | None = stop.value
             return found
 
 
-def _get(client: Any, options: Any, step: _Step) -> Reply:
-    with client._client.stream("GET", step.url, **_request_options(client, options, step.deadline)) as response:
-        body = b""
+def reply_to(client: Any, options: Any, inquiry: Inquiry) -> Reply:
+    """Makes a request as a sync client of a Stainless SDK would; ``options`` are those of the call."""
+    with client._client.stream(**_request_options(client, options, inquiry)) as response:
+        parts: list[bytes] = []
         for chunk in response.iter_bytes():
-            body += chunk
-            if _is_enough(body, step.deadline):
+            parts.append(chunk)
+            if _is_enough(parts, inquiry.deadline):
                 break
-        return Reply(response.status_code, body)
+        return Reply(response.status_code, b"".join(parts))
 
 
-async def _get_async(client: Any, options: Any, step: _Step) -> Reply:
-    async with client._client.stream("GET", step.url, **_request_options(client, options, step.deadline)) as response:
-        body = b""
+async def reply_to_async(client: Any, options: Any, inquiry: Inquiry) -> Reply:
+    """``reply_to`` for an async client."""
+    async with client._client.stream(**_request_options(client, options, inquiry)) as response:
+        parts: list[bytes] = []
         async for chunk in response.aiter_bytes():
-            body += chunk
-            if _is_enough(body, step.deadline):
+            parts.append(chunk)
+            if _is_enough(parts, inquiry.deadline):
                 break
-        return Reply(response.status_code, body)
+        return Reply(response.status_code, b"".join(parts))
 
 
-def _request_options(client: Any, options: Any, deadline: float) -> dict[str, Any]:
+def _request_options(client: Any, options: Any, inquiry: Inquiry) -> dict[str, Any]:
     """Headers, query and timeouts as for the call itself, credentials included. Redirects are not followed.
 
     Raises:
         TimeoutError: the deadline has passed.
     """
-    left = deadline - time.monotonic()
+    left = inquiry.deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
     headers = {name: value for name, value in client._build_headers(options).items() if name not in _CALL_HEADERS}
     # To connect, to read, to write, to wait for a pooled connection: each alone is within what is left, if not the sum.
-    timeout = (min(left, PATIENCE / 2), left, left, min(left, PATIENCE / 2))
+    # A user's pool may be busy with calls of seconds: for a connection a request with content waits as long as it may.
+    most = left if inquiry.content is not None else min(left, PATIENCE / 2)
+    timeout = (most, left, left, most)
     query = dict(client.default_query) or None
     # No redirects: the credentials must not go to another server.
-    return {"headers": headers, "params": query, "timeout": timeout, "follow_redirects": False}
+    made: dict[str, Any] = {"method": "GET", "url": inquiry.url}
+    if inquiry.content is not None:
+        made = {**made, "method": "POST", "content": inquiry.content}
+        headers["content-type"] = "application/json"
+    return {**made, "headers": headers, "params": query, "timeout": timeout, "follow_redirects": False}
 
 
-def _is_enough(body: bytes, deadline: float) -> bool:
+def _is_enough(parts: list[bytes], deadline: float) -> bool:
     # The HTTP client's timeout applies to each read: a server that sends byte by byte would never exceed it.
     if time.monotonic() >= deadline:
         raise TimeoutError
-    return len(body) > _MAX_BYTES
+    return sum(map(len, parts)) > _MAX_BYTES
 
 
 def _search_steps(url: str) -> _Steps[EngineProfile | None]:
@@ -198,7 +208,7 @@ def _search_steps(url: str) -> _Steps[EngineProfile | None]:
             finally:
                 _end(search, url)
         else:
-            yield _Step(url, deadline, search)
+            yield Inquiry(url, deadline, search)
         if not search.abandoned or time.monotonic() >= deadline:
             return search.profile
 
@@ -272,7 +282,7 @@ def by_host(url: str) -> EngineProfile | None:
 def _inquiry(base_url: str, deadline: float) -> _Steps[_Verdict]:
     """Yields requests to make, receives the replies, and returns the verdict."""
     base = base_url.rstrip("/")
-    models = yield _Step(f"{base}/models", deadline)
+    models = yield Inquiry(f"{base}/models", deadline)
     if (valid_for := _failure_ttl(models)) is not None:
         return _Verdict(None, valid_for)
     owners = _owners(_json(models.body))
@@ -281,7 +291,7 @@ def _inquiry(base_url: str, deadline: float) -> _Steps[_Verdict]:
         return _Verdict(None if named is None else named.name)
     candidates = profiles() if named is None else [named]
     for name, fingerprint in [(one.name, one.fingerprint) for one in candidates if one.fingerprint is not None]:
-        reply = yield _Step(f"{base.removesuffix('/v1')}/{fingerprint.path}", deadline)
+        reply = yield Inquiry(f"{base.removesuffix('/v1')}/{fingerprint.path}", deadline)
         if (valid_for := _failure_ttl(reply)) is not None:
             return _Verdict(None, valid_for)
         if (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,15 @@ from rollout_trace.clients.ask import (
     update_refusals,
     without_refused,
 )
+from rollout_trace.clients.exact_turns import Asking, drive, drive_async, exact_turn, was_dropped
 from rollout_trace.clients.recorder import current
 from rollout_trace.wire.added_chunks import answers_to
+from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from rollout_trace.clients.detect import Inquiry, Reply
     from rollout_trace.record.call import Call, Settings
 
 
@@ -112,6 +116,39 @@ class Exchange:
         )
         call.peeks = self._is_refused_in_stream if may_be_refused else None
 
+    @property
+    def wants_ids(self) -> bool:
+        """Whether the call is to be sent with the ids of its prompt, if it continues an earlier step."""
+        wishes = None if self.call is None else self.call.settings.wishes
+        return wishes is not None and wishes.exact_turns
+
+    def send_ids(self, ask: Callable[[Inquiry], Reply]) -> None:
+        """Adds the ids of the prompt, where the call continues an earlier step. Never raises, save under pytest.
+
+        ``ask`` makes a request to the server; what it raises counts as no reply.
+        """
+        try:
+            with closing(self._asking()) as asking:
+                self._add_ids(drive(asking, ask))
+        except Exception as error:
+            guard.failed("exact_turn", self.call, error)
+
+    async def send_ids_async(self, ask: Callable[[Inquiry], Awaitable[Reply]]) -> None:
+        """``send_ids`` for an async client."""
+        try:
+            with closing(self._asking()) as asking:
+                self._add_ids(await drive_async(asking, ask))
+        except Exception as error:
+            guard.failed("exact_turn", self.call, error)
+
+    def _asking(self) -> Asking:
+        assert self.call is not None
+        return exact_turn(self.call, self._address, self._caller_body() or {})
+
+    def _add_ids(self, field: dict[str, Any]) -> None:
+        if field:
+            self._set_added({**self._added, **field})
+
     def _is_refused_in_stream(self, content: bytes | None) -> bool:
         """Whether an error event may be about added fields. None: the stream begins with something else."""
         try:
@@ -143,6 +180,7 @@ class Exchange:
             remaining = without_refused(self.call, self._added, self._caller_body() or {}, status, content)
             if remaining is None:
                 return False
+            was_dropped(self.call, remaining, f"HTTP {status}: {error_of(content, status).message[:300]}")
             self._set_added(remaining)
             self.call.attempt_failed(error)
             return True

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import merged, without_alternatives
+from rollout_trace.clients.detect import Inquiry, Reply
 from rollout_trace.clients.exchange import Exchange, content_of
 from rollout_trace.clients.recorder import HTTPStatusError, is_inside
 from rollout_trace.wire.protocols import has_keys, protocol_of_path
@@ -133,6 +134,28 @@ class HTTPExchange(Exchange):
         head = self._head(response, content)
         return self._drop_refused(head.status_code, content, HTTPStatusError(head))
 
+    def ask(self, send: Any, client: Any, inquiry: Inquiry, args: Any, kwargs: Any) -> Reply:
+        """Makes a request of our own as the caller's is made: with its client, headers and options."""
+        response = send(client, self._of_our_own(inquiry), *args, **{**kwargs, **self._options_of_our_own(inquiry)})
+        return Reply(self._head(response).status_code, self._read(response) or b"")
+
+    async def ask_async(self, send: Any, client: Any, inquiry: Inquiry, args: Any, kwargs: Any) -> Reply:
+        """``ask`` for an async client."""
+        options = {**kwargs, **self._options_of_our_own(inquiry)}
+        response = await send(client, self._of_our_own(inquiry), *args, **options)
+        return Reply(self._head(response).status_code, await self._read_async(response) or b"")
+
+    def _of_our_own(self, inquiry: Inquiry) -> Any:
+        request = self._with_body(self._request, inquiry.content or b"")
+        request.url = type(request.url)(inquiry.url)
+        for name in ("idempotency-key", "x-idempotency-key"):
+            request.headers.pop(name, None)
+        return request
+
+    def _options_of_our_own(self, inquiry: Inquiry) -> dict[str, Any]:
+        """Options for the method that sends: no redirects, as the credentials must not go to another server."""
+        raise NotImplementedError
+
     def answered(self, response: Any) -> None:
         """Records the response that the caller gets. Its body may be a stream that is still to be read."""
         call = self.call
@@ -223,6 +246,8 @@ def recorded(kind: type[HTTPExchange], name: str, base: Any, settings: Settings)
             with guard.hidden_frame:
                 return original(self, request, *args, **kwargs)
         with exchange:
+            if exchange.wants_ids:
+                exchange.send_ids(lambda inquiry: exchange.ask(original, self, inquiry, args, kwargs))
             response = original(self, exchange.next_attempt(), *args, **kwargs)
             while exchange.was_refused(response):
                 response = original(self, exchange.next_attempt(), *args, **kwargs)
@@ -243,6 +268,8 @@ def recorded_async(kind: type[HTTPExchange], name: str, base: Any, settings: Set
             with guard.hidden_frame:
                 return await original(self, request, *args, **kwargs)
         with exchange:
+            if exchange.wants_ids:
+                await exchange.send_ids_async(lambda inquiry: exchange.ask_async(original, self, inquiry, args, kwargs))
             response = await original(self, exchange.next_attempt(), *args, **kwargs)
             while await exchange.was_refused_async(response):
                 response = await original(self, exchange.next_attempt(), *args, **kwargs)

@@ -6,6 +6,7 @@ which every request of a client passes through.
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -22,6 +23,7 @@ from rollout_trace.wire.profiles import AUTO
 from rollout_trace.wire.protocols import RECORDS, protocol_at
 
 if TYPE_CHECKING:
+    from rollout_trace.clients.detect import Inquiry
     from rollout_trace.record.call import Call
 
 C = TypeVar("C")
@@ -119,6 +121,18 @@ class _Exchange(HTTPExchange):
         headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
         options = {"content": content, "extensions": request.extensions}
         return type(request)(request.method, request.url, headers=headers, **options)
+
+    def _of_our_own(self, inquiry: Inquiry) -> Any:
+        request = super()._of_our_own(inquiry)
+        left = max(0.0, inquiry.deadline - time.monotonic())
+        request.extensions = {
+            **request.extensions,
+            "timeout": dict.fromkeys(("connect", "read", "write", "pool"), left),
+        }
+        return request
+
+    def _options_of_our_own(self, inquiry: Inquiry) -> dict[str, Any]:
+        return {"follow_redirects": False}
 
     def was_refused(self, response: Any) -> bool:
         """Whether a response refuses added fields, which are then removed. Reads as much of it as that takes."""

@@ -8,6 +8,7 @@ urllib3 tries again below it is one attempt. A body that the caller reads as a s
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rollout_trace.clients.detect import Inquiry
 
 
 class _Exchange(HTTPExchange):
@@ -41,6 +44,15 @@ class _Exchange(HTTPExchange):
         changed.body = content
         changed.headers["Content-Length"] = str(len(content))
         return changed
+
+    def _of_our_own(self, inquiry: Inquiry) -> Any:
+        request = super()._of_our_own(inquiry)
+        # Those of the user are about answers of the model.
+        request.hooks = {}
+        return request
+
+    def _options_of_our_own(self, inquiry: Inquiry) -> dict[str, Any]:
+        return {"allow_redirects": False, "stream": False, "timeout": max(0.01, inquiry.deadline - time.monotonic())}
 
     def _failed(self, error: BaseException) -> None:
         self._remember_sent(error)

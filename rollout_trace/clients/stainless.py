@@ -145,6 +145,8 @@ def recorded_request(base: Any) -> Any:
         with _begin(self, options) as run:
             if run.must_find_engine:
                 run.find_engine()
+            if run.wants_ids:
+                run.send_ids(run.ask)
             while True:
                 try:
                     result = base.request(self, cast_to, run.options, *args, **kwargs)
@@ -166,6 +168,8 @@ def recorded_request_async(base: Any) -> Any:
         with _begin(self, options) as run:
             if run.must_find_engine:
                 await run.find_engine_async()
+            if run.wants_ids:
+                await run.send_ids_async(run.ask_async)
             while True:
                 try:
                     result = await base.request(self, cast_to, run.options, *args, **kwargs)

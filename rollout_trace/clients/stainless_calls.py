@@ -22,6 +22,7 @@ from rollout_trace.wire.profiles import AUTO
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rollout_trace.clients.detect import Inquiry, Reply
     from rollout_trace.record.call import Call, Settings
 
 
@@ -70,6 +71,18 @@ class Request(Exchange):
             self._use_profile(await find_async(self._client, self.caller_options))
         except Exception as error:
             guard.failed("auto", self.call, error)
+
+    def ask(self, inquiry: Inquiry) -> Reply:
+        """Makes a request of our own over the client's HTTP connections."""
+        from rollout_trace.clients.detect import reply_to
+
+        return reply_to(self._client, self.caller_options, inquiry)
+
+    async def ask_async(self, inquiry: Inquiry) -> Reply:
+        """``ask`` for an async client."""
+        from rollout_trace.clients.detect import reply_to_async
+
+        return await reply_to_async(self._client, self.caller_options, inquiry)
 
     def drop_refused_fields(self, error: Exception) -> bool:
         """Removes added fields that the server refused from the options; False if the error is about something else."""

@@ -17,6 +17,7 @@ from rollout_trace import credentials
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
 from rollout_trace.data import user_values
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts, as_policy_spans
 from rollout_trace.data.lists import FrozenList, as_token_texts
 from rollout_trace.data.tokens import Stored, as_float32, as_int32, readonly, same_array
@@ -331,6 +332,8 @@ class Step:
     choice and of the answer around it; where both have a name, the choice's counts. Nulls are left out."""
     extra_issues: tuple[ExtraIssue, ...] = ()
     """Why extras (``routed_experts``, ...) were withheld, or did not come although they were asked for."""
+    exact_turn: ExactTurn | None = None
+    """With ``exact_turns``: how the prompt was sent, as ids or as text and why; None for the first turn."""
     _sealed: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from msgspec import Raw, Struct, field
 
 from rollout_trace import guard
 from rollout_trace.data import model
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.plain import OPTIONS, body_record, dumps, milliseconds, time_text
@@ -249,7 +250,7 @@ _TIME, _NUMBER, _MAPPING, _RAW = _Form(Any, _time), _Form(Any, _number), _Form(A
 _MILLISECONDS = _Form(Any, _milliseconds, name="{}_ms")
 _FORMS.update(
     {
-        **dict.fromkeys(("str", "StepStatus", "TokenSource", "LogprobsMode", "CostSource"), _TEXT),
+        **dict.fromkeys(("str", "StepStatus", "TokenSource", "LogprobsMode", "CostSource", "Reason"), _TEXT),
         **dict.fromkeys(("Mapping[str, Any]", "dict[str, Any]"), _MAPPING),
         **dict.fromkeys(("Any", "object"), _RAW),
         "int": _WHOLE,
@@ -264,6 +265,7 @@ _FORMS.update(
 )
 for _kind in (model.Usage, model.TokenIssue, ExtraIssue, model.ErrorInfo, model.ToolCall, model.Completion, model.Task):
     _Writer(_kind)
+_Writer(ExactTurn, n_requests=_Form(int, _choice, 0), seconds=_NUMBER)
 _Writer(model.Cost, amount=_NUMBER)
 _Writer(model.Attempt, duration=_MILLISECONDS)
 _tool_run = _Writer(model.ToolRun, duration=_MILLISECONDS)
@@ -272,7 +274,7 @@ _step = _Writer(
     "id call_id choice agent protocol engine model response_model response_id index _stored_messages _stored_tools "
     "_stored_logprobs sampling completion token_source logprobs_mode token_issue finish_reason stop_reason usage cost "
     "started_at latency time_to_first_token attempts status error reward advantage trainable policy_version metadata "
-    "request_bytes response_bytes extra extra_issues",
+    "request_bytes response_bytes extra extra_issues exact_turn",
     choice=_Form(int, _choice, 0),
     index=_Form(Any, None),
     # The stored forms are read, which makes no lists, and replaced by what the line has.

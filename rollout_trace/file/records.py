@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, Struct, field
 
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue, PolicySpan
 from rollout_trace.data.model import Completion, ErrorInfo, Task, TokenIssue, Usage
 
@@ -164,6 +165,7 @@ class StepRecord(Record):
     response_bytes: BodyRecord | None = None
     extra: dict[str, Any] | None = None
     extra_issues: list[ExtraIssue] = []
+    exact_turn: ExactTurn | None = None
 
 
 FACTS = {

@@ -99,7 +99,7 @@ def _variables(output: str | None) -> dict[str, str]:
     values = {
         OUTPUT: output,
         RUN: os.environ.get(RUN) or _run,
-        ENGINE: options.engine_name() or os.environ.get(ENGINE),
+        ENGINE: options.engine_in_force() or os.environ.get(ENGINE),
         NAME: os.environ.get(NAME),
         TASK: os.environ.get(TASK),
         PARENT: None if parent is None else parent.text,

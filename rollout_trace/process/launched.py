@@ -67,15 +67,15 @@ def end() -> None:
 def _engine() -> Any:
     """The engine that the clients ask. Of what is no engine, a warning: a child may have another version."""
     from rollout_trace import guard
-    from rollout_trace.wire.engine import resolve
+    from rollout_trace.wire.engine import engine_of_text, resolve
 
-    name: Any = os.environ.get("ROLLOUT_TRACE_ENGINE") or None
     try:
-        resolve(name)
-    except ValueError as error:
+        engine = engine_of_text(os.environ.get("ROLLOUT_TRACE_ENGINE"))
+        resolve(engine)
+    except (TypeError, ValueError) as error:
         guard.warn(f"ROLLOUT_TRACE_ENGINE: {error}")
         return None
-    return name
+    return engine
 
 
 def report() -> None:

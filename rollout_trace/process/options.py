@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from rollout_trace.clients import anthropic, openai
 from rollout_trace.clients.detect import by_host
 from rollout_trace.record.call import Settings
-from rollout_trace.wire.engine import resolve
+from rollout_trace.wire.engine import engine_text, resolve
 from rollout_trace.wire.profiles import AUTO
 from rollout_trace.wire.protocols import protocol_of_path
 
@@ -44,8 +44,8 @@ class Options:
         self._made: dict[tuple[Settings, _Asked], Settings] = {}
         self.has_engine = engine is not None
         """False where none was given: then that of an outer ``rt.instrument()`` counts."""
-        self.engine_name = None if self._every is None or self._every.profile is None else self._every.profile.name
-        """The engine of every server; None where none was given, or one for each address."""
+        self.engine_text = None if isinstance(engine, Mapping) else engine_text(engine)
+        """The engine of every server, as text; None where none was given, or one for each address."""
 
     def settings(self, template: Settings, address: Callable[[], object]) -> Settings:
         """The settings for a call to a server, of the kind that the template is."""
@@ -115,10 +115,10 @@ def is_active() -> bool:
     return bool(_open)
 
 
-def engine_name() -> str | None:
-    """Name of the engine in force for every server; None where there is none."""
+def engine_in_force() -> str | None:
+    """The engine in force for every server, as the text of a variable; None where there is none."""
     options = _latest()
-    return None if options is None else options.engine_name
+    return None if options is None else options.engine_text
 
 
 def _latest() -> Options | None:

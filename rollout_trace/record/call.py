@@ -21,6 +21,7 @@ from rollout_trace.record.decoder import decoder
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
+    from rollout_trace.data.exact_turn import ExactTurn
     from rollout_trace.data.model import LogprobsMode, Step
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.wire.engine import Engine
@@ -83,6 +84,8 @@ class Refusal:
     """HTTP status and error message of the server."""
     expires: float
     """When the field is sent again, as ``time.monotonic`` seconds."""
+    is_doubtful: bool = False
+    """Whether it may be about the values of one request alone."""
 
 
 class CallLog(Protocol):
@@ -184,9 +187,10 @@ class AttemptMark:
 class Call(KeptBytes):
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
-    __slots__ = ("_id", "agent", "attempts", "began", "cut", "ended", "endpoint", "eof", "failure", "faults",
-                 "first_byte", "hides", "journal_due", "journal_progress", "log", "path_model", "peeks", "profile",
-                 "protocol", "refusals", "request_digest", "settings", "started", "steps")  # fmt: skip
+    __slots__ = ("_id", "agent", "attempts", "began", "cut", "ended", "endpoint", "eof", "exact_turn", "failure",
+                 "faults", "first_byte", "hides", "journal_due", "journal_progress", "log", "on_ids_not_served",
+                 "path_model", "peeks", "profile", "protocol", "refusals",
+                 "request_digest", "settings", "started", "steps")  # fmt: skip
 
     def __init__(self, settings: Settings, protocol: str) -> None:
         super().__init__(settings.max_call_bytes)
@@ -205,6 +209,10 @@ class Call(KeptBytes):
         """What the journal has of this call before its end."""
         self.log: CallLog | None = None
         """The log it belongs to; None before it is in one, and once its trajectory has closed."""
+        self.exact_turn: ExactTurn | None = None
+        """How its prompt is sent, where exact turns are wished for and it continues an earlier step."""
+        self.on_ids_not_served: Callable[[str], None] | None = None
+        """Told, when the answer is decoded, that other ids were served than sent."""
         self.path_model: str | None = None
         """The model in the path of the request, where the body does not name it."""
         self.peeks: Callable[[bytes | None], bool] | None = None
@@ -391,6 +399,9 @@ class _Pending:
         if call.steps is not None:
             # Decoded while it was added.
             self.discard(call)
+        elif call.settings.wishes is not None and call.settings.wishes.exact_turns:
+            # The next call needs its ids: decoded while the agent does something else.
+            decoder.submit(call, 0, partial(decode, call))
 
     def discard(self, call: Call) -> None:
         """Counts a call no more."""

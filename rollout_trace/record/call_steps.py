@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from rollout_trace.wire.profiles import AUTO, profile_of_step, sends_no_ids
 from rollout_trace.wire.steps import Stores, exchange_of, requests_ids
 
 if TYPE_CHECKING:
+    from rollout_trace.data.exact_turn import ExactTurn
     from rollout_trace.data.model import Attempt, LogprobsMode, ToolCall, ToolRun
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.call import AttemptMark, Call
@@ -162,12 +164,24 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
         "error": error,
     }
     amend(step, **facts)
+    if call.exact_turn is not None:
+        amend(step, exact_turn=_exact_turn(call, call.exact_turn, step))
     if shared(step, "logprobs") is not None:
         amend(step, logprobs_mode=call.settings.logprobs_mode or _mode(step))
     if step.token_issue is not None and step.token_issue.code == "ids_missing":
         _explain_missing(step, call)
     if call.faults:
         _withhold_tokens(step, _recorder_failed(call))
+
+
+def _exact_turn(call: Call, sent: ExactTurn, step: Step) -> ExactTurn:
+    """What was sent, as the call knows it, with what was served, as the answer says."""
+    served = step.exact_turn
+    if served is None or served.is_exact or sent.n_ids is None:
+        return sent
+    if step.status == "ok" and call.on_ids_not_served is not None:
+        call.on_ids_not_served(served.detail or "")
+    return replace(sent, reason=served.reason, detail=served.detail)
 
 
 def _add_header_cost(step: Step, call: Call, *, streamed: bool) -> None:

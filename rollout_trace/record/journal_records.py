@@ -15,6 +15,7 @@ from weakref import ref
 import msgspec
 
 from rollout_trace._forks import renew_after_fork
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.file.encode import PARTS
 from rollout_trace.file.journal import STEPS, Record
@@ -23,11 +24,13 @@ from rollout_trace.record.call import AttemptMark, Call, Failure, Refusal, Setti
 from rollout_trace.wire.engine import Engine
 from rollout_trace.wire.profiles import EngineProfile, profiles
 
+# Before two threads can be the first to read it: file/fields.py.
+msgspec.json.Decoder(ExactTurn)
 _PLAIN = frozenset({int, float, bool, str})
 _OWN_SLOTS = frozenset(
     {"_id", "agent", "attempts", "began", "chunks", "cut", "ended", "eof", "failure", "faults", "first_byte"}
     | {"is_decompressed", "log", "profile", "protocol", "refusals", "request", "settings", "started", "steps"}
-    | {"journal_due", "journal_progress", "peeks"}
+    | {"journal_due", "journal_progress", "peeks", "exact_turn", "on_ids_not_served"}
 )
 _OTHER_SLOTS = tuple(name for kind in Call.__mro__ for name in getattr(kind, "__slots__", ()) if name not in _OWN_SLOTS)
 """What else a call has: stored where it is a number or a text, so that a new slot needs no line here."""
@@ -66,6 +69,8 @@ def head_of(call: Call) -> dict[str, Any]:
     head.update(ends_of(call))
     if settings.wishes is not None:
         head["wishes"] = {name: getattr(settings.wishes, name) for name in _WISHES}
+    if call.exact_turn is not None:
+        head["exact_turn"] = call.exact_turn
     if call.refusals:
         head["refusals"] = {name: refusal.message for name, refusal in call.refusals.items()}
     return head
@@ -116,6 +121,8 @@ def call_of(head: Mapping[str, Any]) -> Call:
     call.is_decompressed, call.eof = bool(head.get("is_decompressed")), bool(head.get("eof"))
     for name, value in _known(head.get("others"), _OTHER_SLOTS).items():
         setattr(call, name, value)
+    if head.get("exact_turn"):
+        call.exact_turn = msgspec.convert(head["exact_turn"], ExactTurn)
     call.refusals = {name: Refusal(text, 0.0) for name, text in (head.get("refusals") or {}).items()}
     set_ends(call, head)
     return call

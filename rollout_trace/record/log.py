@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rollout_trace import guard
 from rollout_trace._forks import renew_after_fork
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rollout_trace.record.journal import TrajectoryJournal
+    from rollout_trace.wire.turn_index import Found, TurnIndex
 
 
 _ended = attrgetter("ended")
@@ -55,6 +56,17 @@ class StepLog:
         """Called, if set, whenever a call ends. The garbage collector may be the caller: it must take no lock."""
         self.journal: TrajectoryJournal | None = None
         """Where finished calls are kept until the trajectory's line is written; None without a journal."""
+        self.is_bounded = keep is not None
+        """Whether old calls are dropped: those of the orphans."""
+        self._turns: TurnIndex | None = None
+        self._n_seen = 0
+        """Number of calls that were looked at for ``_turns``."""
+        self._servers: dict[str, str] = {}
+        """Addresses by the ids of calls that may be continued."""
+        self._not_indexed: list[Call] = []
+        """Those of them that had not ended."""
+        # Its own: a call that begins takes `_lock`, and must not wait for another one's long history.
+        self._turns_lock = threading.Lock()
         self._largest_request = 0
         self._response_bytes = 0
         self._reported_bytes = 0
@@ -84,6 +96,7 @@ class StepLog:
         self.is_ours = False
         self._lock = threading.RLock()
         self.completing = threading.RLock()
+        self._turns_lock = threading.Lock()
         if self._stores is not None:
             self._stores = Stores()
 
@@ -171,6 +184,29 @@ class StepLog:
             amend(step, index=index)
         return steps
 
+    def continued(self, call: Call, server: str, messages: Sequence[Any]) -> tuple[Found, str | None]:
+        """Finds the step of an ended call that a request continues, by its messages; and the server of that call."""
+        # Imported on use: only exact turns ask.
+        from rollout_trace.wire.turn_index import TurnIndex
+
+        with self._turns_lock:
+            self._turns = self._turns or TurnIndex()
+            # Looked at once each, when they have ended: a long agent's are many.
+            begun = list(self._calls)
+            waiting = [*self._not_indexed, *begun[self._n_seen :]]
+            self._n_seen = len(begun)
+            for one in waiting:
+                # Its reader stopped at the last event, and has yet to close it: all is there.
+                if one.ended is None and one is not call and one.has_last_event():
+                    end(one)
+            self._not_indexed = [one for one in waiting if one.ended is None]
+            for one in waiting:
+                if one.ended is not None:
+                    guard.run_all("exact_turn", partial(self._turns.add, self._steps_of(one)))
+            self._servers[call.id] = server
+            found = self._turns.find(call.protocol, messages)
+            return found, None if found.step is None else self._servers.get(found.step.call_id)
+
     def close(self) -> None:
         """Takes no further call and ends the open frames. Running calls go on; nothing is decoded."""
         # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected later.
@@ -203,6 +239,7 @@ class StepLog:
             # None, marks the call as decoded.
             call.log, call.steps = None, []
         frames, self.frames, self.model_frames = self.frames, [], []
+        self._turns, self._not_indexed = None, []
         self._reported.clear()
         guard.run_all("frame", *(frame.forget for frame in frames))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import msgspec
 
 from rollout_trace import credentials
+from rollout_trace.data.exact_turn import ExactTurn, Reason
 from rollout_trace.data.extras import EXTRAS, ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts
 from rollout_trace.data.lists import as_token_texts
 from rollout_trace.data.model import (
@@ -285,6 +286,8 @@ _CHECKS: dict[str, _Check] = {
     "tuple[PolicySpan, ...]": _converted(tuple[PolicySpan, ...]),
     "tuple[ExtraIssue, ...]": _each(ExtraIssue),
     "TokenIssue": _record(TokenIssue),
+    "ExactTurn": _record(ExactTurn),
+    "Reason": _converted(Reason),
     "TokenSource": _converted(TokenSource),
     "LogprobsMode": _converted(LogprobsMode),
     "StepStatus": _converted(StepStatus),

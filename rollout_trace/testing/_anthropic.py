@@ -67,6 +67,7 @@ class MessagesApi(Api):
 
     protocol = "anthropic.messages"
     ends = ("/messages",)
+    takes_ids = True
     prefix = "msg_"
     delivery = MessagesDelivery
 

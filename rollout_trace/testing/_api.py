@@ -42,6 +42,8 @@ class Api:
     prefix: ClassVar[str] = ""
     """Of the ids of its responses."""
     delivery: ClassVar[type[Delivery]] = Delivery
+    takes_ids: ClassVar[bool] = False
+    """Whether a request may have the ids of its prompt beside its messages."""
 
     def path_model(self, path: str) -> str | None:
         """The model, where the path names it."""
@@ -82,6 +84,25 @@ class Api:
     def refuse(self, status: int, message: str, param: str | None = None) -> Response:
         """The answer to a request that cannot be answered."""
         return json_response(status, self.refusal(None, status, message, param))
+
+
+def sent_ids(ask: Ask) -> list[int] | None:
+    """The ids that a request has beside its messages, as vLLM takes them; None where it has none.
+
+    Raises BadRequest for ids that vLLM refuses. With `echo` they are ignored, as they are there.
+    """
+    transfer = ask.request.get("kv_transfer_params")
+    if ask.request.get("echo") or not isinstance(transfer, dict) or "prompt_token_ids" not in transfer:
+        return None
+    ids, param = transfer["prompt_token_ids"], "kv_transfer_params.prompt_token_ids"
+    if not isinstance(ids, list) or not ids or not all(type(one) is int and one >= 0 for one in ids):
+        raise BadRequest(
+            "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of non-negative integers.", param
+        )
+    beyond = next((one for one in ids if one >= ask.tokenizer.vocab_size), None)
+    if beyond is not None:
+        raise BadRequest(f"Token id {beyond} is out of vocabulary", param)
+    return ids
 
 
 def chat_messages(protocol: str, body: bytes) -> list[Json]:

@@ -20,6 +20,7 @@ class ChatApi(Api):
 
     protocol = "openai.chat"
     ends = ("/chat/completions",)
+    takes_ids = True
     prefix = "chatcmpl-"
 
     def prompts(self, ask: Ask) -> list[list[int]]:

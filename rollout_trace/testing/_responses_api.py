@@ -30,6 +30,7 @@ class ResponsesApi(Api):
 
     protocol = "openai.responses"
     ends = ("/responses",)
+    takes_ids = True
     prefix = "resp_"
 
     def __init__(self) -> None:

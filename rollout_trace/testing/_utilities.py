@@ -69,7 +69,8 @@ def google_count(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer
 def tokenize(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
     """The ids of a text (`prompt`) or of `messages`, as vLLM's /tokenize gives them."""
     if "messages" in request:
-        ids = tokenizer.apply_chat_template(objects(request["messages"], "messages"), request.get("tools"))
+        messages, is_open = objects(request["messages"], "messages"), request.get("add_generation_prompt", True)
+        ids = tokenizer.apply_chat_template(messages, request.get("tools"), bool(is_open))
     else:
         (ids,) = texts_or_ids(request.get("prompt"), lambda text: tokenizer.encode(text, special=True))
     strings = [tokenizer.decode([one]) for one in ids] if request.get("return_token_strs") else None

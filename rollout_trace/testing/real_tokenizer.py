@@ -6,7 +6,8 @@ import codecs
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ._chat_template import Render, for_template, jinja, load, name_of
+from rollout_trace.wire.chat_template import Render, for_template, jinja, load, name_of
+
 from ._template_parts import fields_of, parts_of
 from .tokenizer import ByteTokenizer, Part
 

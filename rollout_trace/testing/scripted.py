@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _utilities as utilities
 from ._anthropic import MessagesApi
-from ._api import Api, Ask, BadRequest
+from ._api import Api, Ask, BadRequest, sent_ids
 from ._chat import ChatApi
 from ._completions import CompletionsApi
 from ._delivery import vllm_error
@@ -183,6 +183,8 @@ class ScriptedServer(LoopbackServer):
         try:
             ask = Ask(record, self._parse(record, api.path_model(record.path)), self.tokenizer)
             prompts = api.prompts(ask)
+            ids = sent_ids(ask) if api.takes_ids else None
+            prompts = prompts if ids is None else [ids]
         except BadRequest as error:
             return api.refuse(error.status, str(error), error.param)
         except ValueError as error:

@@ -71,6 +71,8 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "aborted": ("warning", "the engine aborted an answer, and no later step continues it"),
         "extra_withheld": ("warning", "experts, masks or the like came, and do not fit the ids: they were not kept"),
         "extra_not_sent": ("warning", "experts, masks or the like were asked for, and did not come"),
+        "sent_as_text": ("info", "`exact_turns`: the call continues an earlier one and went out as text"),
+        "ids_not_served": ("warning", "`exact_turns`: the server did not serve the ids that it was sent"),
         "usage_unread": ("warning", "a field of the answer looks like a count of tokens or a cost, and was not read"),
         "error_unread": ("warning", "a field of an answer that is `ok` looks like an error"),
         "nothing_trainable": ("fatal", "no step can be trained on"),

@@ -67,6 +67,7 @@ def _facts(step: StepView) -> dict[str, str | None]:
         "token ids from": step.token_source,
         "logprobs": None if step.logprobs_mode is None else _mode(step.logprobs_mode),
         "token issue": step.token_issue,
+        "prompt": step.exact_turn,
         "bytes kept": "yes (--raw prints them)" if step.has_bytes else None,
     }
 

@@ -116,6 +116,8 @@ def _training(step: StepView) -> Iterator[Part]:
         yield (f"in no training row: {one_line(line.left_out)}", "warning")
     if step.token_issue is not None:
         yield (short(step.token_issue, 300), "warning")
+    if step.exact_turn is not None:
+        yield (short(step.exact_turn, 300), "meta")
 
 
 def _show_answer(canvas: Canvas, step: StepView, messages: Messages, options: ShowOptions) -> None:

@@ -175,6 +175,8 @@ class StepView(Shown):
     attempts: list[AttemptView] = []
     error: str | None = None
     token_issue: str | None = None
+    exact_turn: str | None = None
+    """How its prompt was sent, where exact turns were asked for."""
     token_source: str | None = None
     logprobs_mode: str | None = None
     usage: dict[str, Any] | None = None
@@ -264,6 +266,10 @@ class Summary(Shown):
     """The worst grade of its findings."""
     drift: dict[str, int] = {}
     """Kind to number."""
+    exact: int = 0
+    """Steps whose prompt was sent as ids."""
+    as_text: dict[str, int] = {}
+    """Reason to number of steps that were to be sent as ids, and went out as text."""
     excerpt: str = ""
     """The beginning of the first message of a user, at most 160 characters."""
     note: str | None = None

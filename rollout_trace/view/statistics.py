@@ -169,6 +169,9 @@ class Statistics(Part):
         self.tool_runs = 0
         self.tool_errors = 0
         self.drift: Counter[str] = Counter()
+        self.exact = 0
+        """Steps whose prompt was sent as ids."""
+        self.as_text: Counter[str] = Counter()
         self.drifted = 0
         """Trajectories with drift."""
         self.findings: Counter[str] = Counter()
@@ -193,6 +196,8 @@ class Statistics(Part):
         self.tool_runs += one.tool_runs
         self.tool_errors += one.tool_errors
         self.drifted += bool(one.drift)
+        self.exact += one.exact
+        self.as_text.update(one.as_text)
         for counter, counts in ((self.left_out, one.left_out), (self.drift, one.drift), (self.findings, one.findings)):
             counter.update(counts)
         for counter, names in ((self.found_in, one.findings), (self.models, one.models), (self.agents, one.agents)):
@@ -226,6 +231,8 @@ class Statistics(Part):
             "tool_errors": self.tool_errors,
             "drift": dict(self.drift),
             "drifted": self.drifted,
+            "exact_turns": self.exact,
+            "as_text": dict(self.as_text),
             "findings": {
                 code: {"grade": grade_of(code), "count": count, "trajectories": self.found_in[code]}
                 for code, count in self.findings.most_common()

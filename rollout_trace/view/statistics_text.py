@@ -62,6 +62,9 @@ def _facts(found: Statistics, left: NotCounted, *, plain: bool) -> Iterator[tupl
     yield "rows", f"{together}, {found.trained:,} of them trained on ({share})"
     if found.left_out:
         yield "left out", f"steps: {_counts(found.left_out)}"
+    if found.exact or found.as_text:
+        why = f", {found.as_text.total():,} as text: {_counts(found.as_text)}" if found.as_text else ""
+        yield "exact turns", f"{fmt.of(found.exact, 'prompt')} sent as ids{why}"
     if found.drift:
         yield "drift", f"{_counts(found.drift)} (in {fmt.trajectories(found.drifted)})"
 

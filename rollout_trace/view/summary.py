@@ -50,6 +50,7 @@ def summary_of(trajectory: Trajectory, findings: Sequence[Finding], rows: Sequen
     """The summary of a trajectory whose findings and training rows (None: not to be had) are given."""
     steps, cost = trajectory.steps, trajectory.cost
     calls = calls_of(steps)
+    turns = [step.exact_turn for step in steps if step.exact_turn is not None]
     summary = Summary(
         id=trajectory.id,
         name=trajectory.name,
@@ -80,6 +81,8 @@ def summary_of(trajectory: Trajectory, findings: Sequence[Finding], rows: Sequen
         first_token=_first_token(calls),
         tool_runs=len(trajectory.tool_runs),
         tool_errors=sum(run.error is not None for run in trajectory.tool_runs),
+        exact=sum(turn.is_exact for turn in turns),
+        as_text=dict(Counter(turn.reason for turn in turns if turn.reason is not None)),
         findings=dict(Counter(finding.code for finding in findings)),
         grade=worst(finding.grade for finding in findings),
         excerpt=_excerpt(steps),

@@ -235,6 +235,7 @@ class TrajectoryView:
             ],
             error=error_text(step.error),
             token_issue=None if step.token_issue is None else f"{step.token_issue.code}: {step.token_issue.message}",
+            exact_turn=None if step.exact_turn is None else step.exact_turn.sentence,
             token_source=step.token_source,
             logprobs_mode=step.logprobs_mode,
             usage=usage,

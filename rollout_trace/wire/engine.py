@@ -7,13 +7,16 @@ send is recorded, SGLang 0.5.23 is known from its source, the others from their 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
 from operator import index
-from typing import TYPE_CHECKING, Any, Final
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace.wire.exact_turns import FIELDS
 from rollout_trace.wire.profiles import profile
 from rollout_trace.wire.protocols import record_of
 
@@ -55,6 +58,15 @@ class Engine:
     sampling_mask: bool = False
     """``Step.sampling_mask``. vLLM sends it from ``/inference/v1/generate`` alone, if the server was started with
     ``--return-sampling-mask``; SGLang unstreamed, or from ``/generate``."""
+    exact_turns: bool = False
+    """Sends the prompt of a call that continues an earlier one as the ids that were served and sampled before it:
+    ``Step.exact_turn``. vLLM from 0.32, SGLang from 0.5.23."""
+    thinking: Literal["keep", "template"] = "keep"
+    """With ``exact_turns``: ``keep`` leaves the thinking of earlier turns in the prompt; ``template`` sends a turn
+    behind one with thinking as text, so that the template decides."""
+    tokenizer: str | PathLike[str] | None = None
+    """With ``exact_turns``: folder of the model's tokenizer and chat template, to tokenise new messages in this process
+    and not by the server's ``/tokenize``."""
     show_added: bool = False
     """Hands on the chunks of a stream that come only because of fields that were added to the request: deltas with
     nothing in them but ids and logprobs. Without it they are recorded alone."""
@@ -62,11 +74,37 @@ class Engine:
     def __post_init__(self) -> None:
         if profile(self.name) is None:
             raise ValueError("Engine(None): expected the name of an engine, or 'auto', which detects it.")
-        for option in ("routed_experts", "sampling_mask", "show_added"):
+        for option in ("routed_experts", "sampling_mask", "show_added", "exact_turns"):
             if not isinstance(getattr(self, option), bool):
                 raise TypeError(f"Engine({option}={getattr(self, option)!r:.80}): expected True or False.")
+        if self.thinking not in ("keep", "template"):
+            raise ValueError(f"Engine(thinking={self.thinking!r:.80}): expected 'keep' or 'template'.")
+        if self.exact_turns and self.name != "auto" and self.name not in {engine for engine, _ in FIELDS}:
+            known = " and ".join(sorted({engine for engine, _ in FIELDS}))
+            raise ValueError(f"Engine({self.name!r}, exact_turns=True): it is not known to take ids; {known} are.")
+        if self.tokenizer is not None:
+            _check_tokenizer(self.tokenizer)
         object.__setattr__(self, "prompt_logprobs", _count("prompt_logprobs", self.prompt_logprobs, None))
         object.__setattr__(self, "top_logprobs", _count("top_logprobs", self.top_logprobs, _MOST_ALTERNATIVES))
+
+
+def engine_text(engine: str | Engine | None) -> str | None:
+    """An ``engine`` argument as the text of an environment variable: its name, or JSON where options are set."""
+    if not isinstance(engine, Engine):
+        return engine
+    options = {item.name: getattr(engine, item.name) for item in fields(Engine)}
+    changed = {name: value for name, value in options.items() if value != getattr(Engine(engine.name), name)}
+    return json.dumps({"name": engine.name, **changed}, default=str) if changed else engine.name
+
+
+def engine_of_text(text: str | None) -> Any:
+    """``engine_text`` back.
+
+    Raises:
+        TypeError: an option is unknown: another version wrote it.
+        ValueError: the text is no JSON, or a value is out of its range.
+    """
+    return Engine(**json.loads(text)) if text and text.startswith("{") else text or None
 
 
 def resolve(engine: str | Engine | None) -> tuple[EngineProfile | None, Engine | None]:
@@ -78,6 +116,18 @@ def resolve(engine: str | Engine | None) -> tuple[EngineProfile | None, Engine |
     if not isinstance(engine, Engine):
         return profile(engine), None
     return profile(engine.name), None if engine == Engine(engine.name) else engine
+
+
+def _check_tokenizer(value: Any) -> None:
+    if not isinstance(value, (str, PathLike)):
+        raise TypeError(f"Engine(tokenizer={value!r:.80}): expected the path of a folder with tokenizer.json.")
+    # Loaded here: what is missing is to be said where it was named, not in a call.
+    from rollout_trace.wire.chat_template import tokenizer_at
+
+    try:
+        tokenizer_at(str(value))
+    except ValueError as error:
+        raise ValueError(f"Engine(tokenizer={str(value)!r:.200}): {error}.") from None
 
 
 def _count(option: str, value: Any, most: int | None) -> int | None:

@@ -22,6 +22,8 @@ class RequestFacts(Struct):
     sampling: dict[str, Any] | None = None
     stream: bool | None = None
     """True where a stream was requested; None where the request is not known."""
+    prompt_token_ids: list[int] | None = None
+    """Ids that were sent beside the messages, to be served in their place; None where there are none."""
     is_cut: bool = False
     """Whether keys of this process's clients were cut out of it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from msgspec import Raw, ValidationError, json
+from msgspec import Raw, Struct, ValidationError, json
 
 from rollout_trace import credentials
 from rollout_trace.data.lists import ListSpan, ListStore
@@ -20,6 +20,14 @@ _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
 """Start of a prompt that is not a list of prompts: a text, or its token ids."""
 _FLAGS = {b"true": True, b"null": None}
 _LIST = ord("[")
+
+
+class _Transfer(Struct, forbid_unknown_fields=True):
+    prompt_token_ids: list[int]
+
+
+_TRANSFER = json.Decoder(_Transfer)
+_IDS = json.Decoder(list[int])
 _TRANSPORT = frozenset({"stream", "stream_options"})
 
 
@@ -45,7 +53,7 @@ def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools:
     # Messages stay bytes here: the store decodes only those that no earlier request brought.
     values: dict[str, Raw] = _FIELDS.decode(body)
     _rename(values, layout)
-    model = values.pop("model", None)
+    model, sent_ids = values.pop("model", None), _sent_ids(values)
     prompt, tool_items = _prompt(values, layout), _items(values, "tools")
     return RequestFacts(
         model=None if model is None else text_of(_decode(model)),
@@ -53,7 +61,24 @@ def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools:
         tools=None if tool_items is None else tools.add(tool_items),
         sampling=_flat({name: _decode(value) for name, value in values.items() if name not in _TRANSPORT}, layout),
         stream=_stream(_FLAGS.get(bytes(values["stream"]), False) if "stream" in values else None, layout),
+        prompt_token_ids=sent_ids,
     )
+
+
+def _sent_ids(values: dict[str, Raw]) -> list[int] | None:
+    """The ids of a prompt that stand beside its messages.
+
+    vLLM's are no longer in the fields: they would be stored once more with each turn. Of SGLang's ``sampling`` they are
+    left out where the step has them.
+    """
+    try:
+        if "kv_transfer_params" in values:
+            ids: list[int] = _TRANSFER.decode(values["kv_transfer_params"]).prompt_token_ids
+            del values["kv_transfer_params"]
+            return ids
+        return _IDS.decode(values["input_ids"]) if "input_ids" in values and "messages" in values else None
+    except ValidationError:
+        return None
 
 
 def _stream(value: Any, layout: RequestLayout) -> bool | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout_trace import credentials
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import TopTokenRows
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
@@ -185,6 +186,7 @@ def _step(
         "extra": choice.extra,
         "extra_issues": choice.extra_issues,
         "policy_spans": choice.policy_spans,
+        "exact_turn": _served(request_facts.prompt_token_ids, choice, facts),
         **kept,
     }
     # Before the ids are stored: a segment that other steps share must not hold those of a key.
@@ -199,6 +201,23 @@ def _step(
     else:
         values |= {**NO_TOKENS, "token_issue": issue, "extra": None, "extra_issues": ()}
     return new_step(values)
+
+
+def _served(sent: list[int] | None, choice: ChoiceFacts, facts: ResponseFacts) -> ExactTurn | None:
+    """Compares the ids that were sent beside the messages with those that the answer says were served."""
+    if sent is None:
+        return None
+    served, usage = choice.prompt_token_ids, facts.usage
+    n_served = usage.input if served is None and usage is not None else None if served is None else len(served)
+    detail = None
+    if n_served is None:
+        detail = "the answer does not say which ids were served."
+    elif n_served != len(sent):
+        detail = f"{len(sent)} ids were sent, {n_served} served."
+    elif served is not None and served.tolist() != sent:
+        at = next(at for at, (one, two) in enumerate(zip(sent, served.tolist(), strict=True)) if one != two)
+        detail = f"at position {at} the id {sent[at]} was sent, {served[at]} served."
+    return ExactTurn(n_ids=len(sent), reason=None if detail is None else "not_served", detail=detail)
 
 
 def _add_tokens(values: dict[str, Any], choice: ChoiceFacts, stores: Stores) -> None:

@@ -40,6 +40,11 @@ STARTED = "import pathlib; pathlib.Path('started').touch()"
         (["-o", "", "agent.py"], "the output needs the path of a file, such as -o rollouts.jsonl"),
         (["-o"], "-o needs a value."),
         (["--engine", "vlm", "agent.py"], "there is no engine 'vlm'; there are vllm, sglang, "),
+        (["--exact-turns", "agent.py"], "--exact-turns needs the engine that takes the ids: --engine vllm"),
+        (
+            ["--engine", "openai", "--exact-turns", "agent.py"],
+            "exact_turns=True): it is not known to take ids",
+        ),
         (["--reward-from", "folder", "agent.py"], "--reward-from needs the path of a file that the program writes"),
         (["--reward-from=", "agent.py"], "--reward-from needs the path of a file that the program writes"),
         (["--rewards", "agent.py"], "there is no option --rewards; options of the program come after the program."),
@@ -92,7 +97,8 @@ def test_options_end_at_the_program(args: list[str], program: list[str], values:
     given = parse(args)
     assert given.program == program
     defaults = {"output": "rollouts.jsonl", "engine": None, "name": None, "task": None, "reward_from": None}
-    assert {**vars(given)} == {**defaults, "quiet": False, "program": program, **values}
+    flags = {"quiet": False, "exact_turns": False}
+    assert {**vars(given)} == {**defaults, **flags, "program": program, **values}
 
 
 def test_help_lists_the_options_that_are_read() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import (
@@ -39,6 +40,7 @@ EXTRAS = FIXTURE.with_name("rollout-trace-1-extras.jsonl")
 TEXTS = FIXTURE.with_name("rollout-trace-1-texts.jsonl")
 """Added after those: the texts of tokens."""
 EXCHANGES = FIXTURE.with_name("rollout-trace-1-exchanges.jsonl")
+EXACT = FIXTURE.with_name("rollout-trace-1-exact-turns.jsonl")
 """Added after those: a cassette."""
 
 
@@ -351,6 +353,25 @@ def test_arrays_of_a_line_hold_each_row_once() -> None:
     assert first["policy_spans"] == [[0, 1, "step-7"], [1, 2, 8]]
 
 
+def with_exact_turns() -> Trajectory:
+    """A turn as ids, one as text, and one that was served other ids. What its fixture holds."""
+    turns = [
+        None,
+        ExactTurn(step_id="c0.0", n_ids=71, n_requests=4, seconds=0.0125),
+        ExactTurn(reason="history_changed", detail="message 2 is not as it was recorded.", message=2),
+        ExactTurn(step_id="c1.0", n_ids=71, reason="not_served", detail="71 ids were sent, 73 served.", n_requests=1),
+    ]
+    steps = [Step(id=f"c{at}.0", call_id=f"c{at}", index=at, exact_turn=turn) for at, turn in enumerate(turns)]
+    return Trajectory(id="t5", episode_id="t5", steps=steps, environment={})
+
+
+def test_a_file_with_exact_turns_stays_readable() -> None:
+    """Written once by the first version that had them, and never again."""
+    (found,) = read(EXACT)
+    assert found == with_exact_turns()
+    assert encode(with_exact_turns()) == EXACT.read_bytes()
+
+
 def test_the_fixtures_fill_every_field() -> None:
     line = json.loads(FIXTURE.read_text(encoding="utf-8").splitlines()[0])
     extras = json.loads(EXTRAS.read_text(encoding="utf-8"))
@@ -363,13 +384,16 @@ def test_the_fixtures_fill_every_field() -> None:
         definitions["RequestRecord"]["properties"]
     )
     assert set(line) | set(extras) | set(cassette) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
-    steps = set().union(*line["steps"], *extras["steps"])
+    exact = json.loads(EXACT.read_text(encoding="utf-8"))
+    steps = set().union(*line["steps"], *extras["steps"], *exact["steps"])
     files = (line, extras, texts)
     tokens = set().union(*(step["tokens"] for one in files for step in one["steps"] if "tokens" in step))
     assert tokens == set(definitions["TokensRecord"]["properties"])
     assert set(extras["steps"][0]["tokens"]["sampling_mask"]) == set(definitions["MaskRecord"]["properties"])
     # A position that is the step's own is left out.
     assert steps == set(definitions["StepRecord"]["properties"]) - {"index"}
+    turns = [step["exact_turn"] for step in exact["steps"] if "exact_turn" in step]
+    assert set().union(*turns) == set(definitions["ExactTurn"]["properties"])
     assert set(line["tool_runs"][0]) == set(definitions["ToolRunRecord"]["properties"])
     assert set(line["steps"][0]["usage"]) == set(definitions["Usage"]["properties"])
 

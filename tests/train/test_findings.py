@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, PolicySpan
 from rollout_trace.data.model import CUT_OFF, Completion, ErrorInfo, Step, TokenIssue, Usage, new_step
@@ -116,6 +117,12 @@ CASES: dict[str, Case] = {
     ),
     "usage_unread": (of(step(extra={"x_new": {"usage": {"output_tokens": 5}}})), None, None),
     "error_unread": (of(step(extra={"x_new": {"error": "overloaded"}})), None, None),
+    "sent_as_text": (of(step(exact_turn=ExactTurn(reason="media", detail="new messages hold an image."))), "s0", None),
+    "ids_not_served": (
+        of(step(exact_turn=ExactTurn(n_ids=3, reason="not_served", detail="3 ids were sent, 4 served."))),
+        "s0",
+        None,
+    ),
     "nothing_trainable": (of(), None, None),
     "drift": (of(*conversation((FIRST[:2], FIRST[2:]), ([1, 2, 3, 4, 9, 9], [7]))), "s1", 4),
     "several_roots": (of(step(0), step(1, prompt_token_ids=[8])), None, None),

@@ -98,6 +98,7 @@ RT.conversation = (() => {
       failed && el("div", { class: "bad" }, `${line.status}${view.error ? `: ${view.error}` : ""}`),
       el("div", { class: "content" }, parts(view, context, options)),
       attempts(view),
+      view.exact_turn && el("div", { class: "note" }, view.exact_turn),
       view.token_issue && el("div", { class: "note warn" }, `tokens withheld: ${view.token_issue}`));
   }
 

@@ -5,11 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-Render = Callable[[Sequence[Mapping[str, Any]], Any, bool], str]
-"""A conversation as text: its messages, its tools, and whether the beginning of the answer is added."""
+
+class Render(Protocol):
+    """Writes a conversation as text: its messages and tools, and the beginning of the answer where that is added."""
+
+    def __call__(self, messages: Sequence[Mapping[str, Any]], tools: Any, is_open: bool, **settings: Any) -> str: ...
+
+
+@lru_cache(maxsize=8)
+def tokenizer_at(source: str) -> Callable[[Sequence[Mapping[str, Any]], Any, bool, Mapping[str, Any]], list[int]]:
+    """Returns what gives the ids of messages: from messages, tools, whether an answer begins, and template arguments.
+
+    Raises:
+        ImportError: a package is missing.
+        ValueError: the source is no tokenizer, or has no chat template.
+    """
+    tokenizer, render, config = load(source)
+    template = config.get("chat_template")
+    if render is None and not isinstance(template, str):
+        raise ValueError(f"{source} has no chat template: expected chat_template.jinja, or one in the configuration")
+    write = render or jinja(str(template), config)
+
+    def ids(messages: Sequence[Mapping[str, Any]], tools: Any, is_open: bool, settings: Mapping[str, Any]) -> list[int]:
+        text = write([for_template(one) for one in messages], tools, is_open, **settings)
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    return ids
 
 
 def load(source: Any) -> tuple[Any, Render | None, Mapping[str, Any]]:
@@ -23,9 +48,9 @@ def load(source: Any) -> tuple[Any, Render | None, Mapping[str, Any]]:
     inner = getattr(source, "backend_tokenizer", None)
     if inner is not None:
 
-        def render(messages: Sequence[Mapping[str, Any]], tools: Any, is_open: bool) -> str:
+        def render(messages: Sequence[Mapping[str, Any]], tools: Any, is_open: bool, **settings: Any) -> str:
             text = source.apply_chat_template(
-                [dict(one) for one in messages], tools=tools, add_generation_prompt=is_open, tokenize=False
+                [dict(one) for one in messages], tools=tools, add_generation_prompt=is_open, tokenize=False, **settings
             )
             return str(text)
 
@@ -76,9 +101,10 @@ def jinja(template: str, config: Mapping[str, Any]) -> Render:
     compiled = environment.from_string(template)
     tokens = {name: name_of(config.get(name)) or "" for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
 
-    def render(messages: Sequence[Mapping[str, Any]], tools: Any, is_open: bool) -> str:
+    def render(messages: Sequence[Mapping[str, Any]], tools: Any, is_open: bool, **settings: Any) -> str:
+        given = {**tokens, "messages": messages, "tools": tools, "add_generation_prompt": is_open, **settings}
         try:
-            return compiled.render(messages=messages, tools=tools, add_generation_prompt=is_open, **tokens)
+            return compiled.render(given)
         except TemplateError as error:
             raise ValueError(f"the chat template cannot render the messages: {error}") from error
 
@@ -90,7 +116,7 @@ def for_template(message: Mapping[str, Any]) -> Mapping[str, Any]:
     made = dict(message)
     content = made.get("content")
     if isinstance(content, list):
-        made["content"] = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        made["content"] = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     reasoning = made.get("reasoning") or made.get("reasoning_content")
     if reasoning:
         made["reasoning"] = made["reasoning_content"] = reasoning

@@ -1,0 +1,292 @@
+"""Sends a call's prompt as ids: finds the step that it continues, and has the server tokenise what is new.
+
+What has to be asked of the server is yielded, so that sync and async clients ask it in their own way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from rollout_trace import guard
+from rollout_trace._forks import lock_for
+from rollout_trace.clients import ask
+from rollout_trace.clients.detect import NO_REPLY, Inquiry, Reply
+from rollout_trace.data.exact_turn import ExactTurn
+from rollout_trace.record.log import StepLog
+from rollout_trace.wire.chat_messages import tool_of
+from rollout_trace.wire.chat_template import tokenizer_at
+from rollout_trace.wire.errors import error_of
+from rollout_trace.wire.exact_turns import (
+    FIELDS,
+    NO_ANSWER_COUNTS,
+    TEMPLATE_FIELDS,
+    ByText,
+    Render,
+    Rendering,
+    Seams,
+    check_request,
+    check_step,
+    prompt_ids,
+    prompt_of,
+)
+from rollout_trace.wire.protocols import record_of
+from rollout_trace.wire.turn_index import has_media, plain
+
+if TYPE_CHECKING:
+    from rollout_trace.record.call import Call
+    from rollout_trace.wire.turn_index import Found
+
+PATIENCE = 5.0
+"""Seconds that all requests of a call to the server's tokenizer may take."""
+_SERVERS = 64
+"""Most servers and models whose seams are kept."""
+
+_seams: OrderedDict[tuple[str, str], Seams] = OrderedDict()
+_lock = lock_for(__name__)
+
+Asking = Generator[Inquiry, Reply, dict[str, Any]]
+"""Yields requests to the server, takes its replies, and returns the field to add."""
+
+
+def exact_turn(call: Call, address: Callable[[], object], body: Mapping[str, Any]) -> Asking:
+    """Returns the field with the ids of a call's prompt, by name; empty where it goes out as text.
+
+    Sets ``call.exact_turn``, save for the first turn of a conversation.
+
+    Args:
+        call: it has been placed in its trajectory.
+        address: returns that of the server, or of the request.
+        body: of the caller's request.
+    """
+    call.exact_turn = None
+    log, profile = call.log, call.profile
+    # The steps of orphans are of many conversations, and are dropped.
+    if not isinstance(log, StepLog) or log.is_bounded or profile is None:
+        return {}
+    wishes = call.settings.wishes
+    if wishes is not None and wishes.name != profile.name and not any(engine == profile.name for engine, _ in FIELDS):
+        # A provider's API beside the server that was named, or what was detected.
+        return {}
+    timer = _Timer()
+    try:
+        return (yield from _by_ids(call, log, str(address()), body, timer))
+    except ByText as text:
+        call.exact_turn = ExactTurn(
+            reason=text.reason, detail=text.detail, message=text.message, n_requests=timer.count, seconds=timer.seconds
+        )
+    except Exception as error:
+        # Of no fault of the call: it goes out as its caller made it, and its tokens can be trusted.
+        guard.failed("exact_turn", None, error)
+        call.exact_turn = ExactTurn(reason="failed", detail=guard.describe(error), n_requests=timer.count)
+    return {}
+
+
+def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any], timer: _Timer) -> Asking:
+    profile, wishes = call.profile, call.settings.wishes
+    assert profile is not None
+    assert wishes is not None
+    messages, tools = prompt_of(call.protocol, body)
+    if messages is None:
+        return {}
+    found, of_server = log.continued(call, server, messages)
+    step = found.step
+    if step is None and found.changed is None:
+        return {}
+    if step is None or found.changed is not None:
+        raise ByText("history_changed", f"message {found.changed} is not as it was recorded.", found.changed)
+    field = check_request(body, profile.name, call.protocol)
+    if of_server != server:
+        raise ByText("settings_changed", "the earlier call was made to another server.")
+    check_step(step, call.protocol, body, tools)
+    if wishes.thinking == "template" and found.thought:
+        raise ByText("thinking", 'thinking="template": the template decides what is left of the earlier thinking.')
+    if not found.new:
+        raise ByText("continued", "the request adds no message to the earlier answer.")
+    if has_media(messages):
+        raise ByText("media", "the messages hold more than text.")
+    outer, _, inner = field.partition(".")
+    refused = ask.refusal_of(call, lambda: server, body, outer)
+    if refused is not None:
+        raise ByText("refused", refused.message)
+    ids = yield from _ids(call, found, server, body, tools, timer)
+    call.on_ids_not_served = ask.refuser_of(call, lambda: server, body, outer)
+    call.exact_turn = ExactTurn(step_id=step.id, n_ids=len(ids), n_requests=timer.count, seconds=timer.seconds)
+    return {outer: {inner: ids} if inner else ids}
+
+
+def _ids(
+    call: Call, found: Found, server: str, body: Mapping[str, Any], tools: Any, timer: _Timer
+) -> Generator[Inquiry, Reply, list[int]]:
+    """The ids of the prompt: the tokenizer of this process, or the server's, gives those of the new messages."""
+    wishes = call.settings.wishes
+    own = None if wishes is None or wishes.tokenizer is None else str(wishes.tokenizer)
+    url = tokenize_url(server, call.protocol) if own is None else own
+    settings = {name: body[name] for name in TEMPLATE_FIELDS if body.get(name) is not None}
+    if own is not None and "chat_template" in settings:
+        raise ByText("tokenizer", "the request has a chat_template of its own, which the tokenizer does not know.")
+    seams = _seams_of(url, str(body.get("model")))
+    seams.check(url)
+    rendering = prompt_ids(found, plain((tools, settings)), seams)
+    if own is not None:
+        return _rendered_here(rendering, own, tools, settings)
+    try:
+        return (yield from _rendered(rendering, url, body, tools, settings, timer))
+    except _NoTokenizer as failure:
+        seams.fail(url, failure)
+        raise
+
+
+def drive(asking: Asking, send: Callable[[Inquiry], Reply]) -> dict[str, Any]:
+    """Makes the requests that are asked for; what fails is no reply."""
+    try:
+        request = next(asking)
+        while True:
+            try:
+                reply = send(request)
+            except Exception:
+                reply = NO_REPLY
+            request = asking.send(reply)
+    except StopIteration as stop:
+        return dict(stop.value)
+
+
+async def drive_async(asking: Asking, send: Callable[[Inquiry], Awaitable[Reply]]) -> dict[str, Any]:
+    """``drive`` for an event loop."""
+    try:
+        request = next(asking)
+        while True:
+            try:
+                reply = await send(request)
+            except Exception:
+                reply = NO_REPLY
+            request = asking.send(reply)
+    except StopIteration as stop:
+        return dict(stop.value)
+
+
+class _Timer:
+    """Requests that were made, and the seconds that they took."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+
+
+def _rendered(
+    rendering: Rendering, url: str, body: Mapping[str, Any], tools: Any, settings: Mapping[str, Any], timer: _Timer
+) -> Generator[Inquiry, Reply, list[int]]:
+    try:
+        render = next(rendering)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            content = _content(render, body, tools, settings)
+            began = time.perf_counter()
+            reply = yield Inquiry(url, deadline, content=content)
+            timer.count += 1
+            timer.seconds += time.perf_counter() - began
+            try:
+                ids = _ids_in(reply)
+            except ByText as failure:
+                render = rendering.throw(failure)
+            else:
+                render = rendering.send(ids)
+    except StopIteration as stop:
+        return [*stop.value]
+
+
+def _rendered_here(rendering: Rendering, source: str, tools: Any, settings: Mapping[str, Any]) -> list[int]:
+    """The ids of a prompt by a tokenizer in this process."""
+    ids_of, arguments = tokenizer_at(source), settings.get("chat_template_kwargs") or {}
+    asked = [one for tool in tools or () if (one := tool_of(tool, None)) is not None] or None
+    try:
+        render = next(rendering)
+        while True:
+            try:
+                ids = ids_of(render.messages, asked, render.is_open, arguments)
+            except Exception as error:  # A template may raise anything.
+                render = rendering.throw(ByText("tokenizer", guard.describe(error)))
+            else:
+                render = rendering.send(ids)
+    except StopIteration as stop:
+        return [*stop.value]
+
+
+def _content(render: Render, body: Mapping[str, Any], tools: Any, settings: Mapping[str, Any]) -> bytes:
+    """The body of vLLM's ``/tokenize``."""
+    own = ("add_special_tokens", "chat_template", "chat_template_kwargs", "mm_processor_kwargs")
+    asked = {name: value for name, value in settings.items() if name in own}
+    if tools:
+        asked["tools"] = [one for tool in tools if (one := tool_of(tool, None)) is not None]
+    request = {"model": body.get("model"), "messages": render.messages, "add_generation_prompt": render.is_open}
+    try:
+        return msgspec.json.encode({**request, **asked}, enc_hook=str)
+    except UnicodeEncodeError as error:  # Half a surrogate pair, which some libraries send.
+        raise ByText("tokenizer", f"the messages cannot be sent: {error}") from None
+
+
+class _NoTokenizer(ByText):
+    """The server has none, or does not answer, whatever is asked for."""
+
+
+def _ids_in(reply: Reply) -> Sequence[int]:
+    if reply is NO_REPLY:
+        failure: ByText = _NoTokenizer(
+            "tokenizer", f"the server's /tokenize did not answer within {PATIENCE:g} seconds."
+        )
+        failure.counts = NO_ANSWER_COUNTS
+        raise failure
+    try:
+        return _decoder.decode(reply.body).tokens
+    except msgspec.DecodeError:
+        pass
+    message = error_of(reply.body, reply.status).message[:300]
+    kind = _NoTokenizer if reply.status in (404, 405, 501) else ByText
+    failure = kind("tokenizer", f"the server's /tokenize answered with status {reply.status}: {message}")
+    # 400 is about these messages; 503, or 429, about this moment.
+    failure.counts = failure.counts if kind is _NoTokenizer or reply.status == 400 else 0.0
+    raise failure
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+_decoder = msgspec.json.Decoder(_Tokens)
+
+
+def tokenize_url(address: str, protocol: str) -> str:
+    """The address of vLLM's ``/tokenize`` beside an endpoint, or below a client's base address."""
+    parts = urlsplit(address)
+    path = parts.path.rstrip("/")
+    for end in (*record_of(protocol).paths, "/v1"):
+        path = path.removesuffix(end).rstrip("/")
+    return urlunsplit((parts.scheme, parts.netloc, f"{path.removesuffix('/v1')}/tokenize", "", ""))
+
+
+def _seams_of(url: str, model: str) -> Seams:
+    with _lock:
+        seams = _seams.get((url, model))
+        if seams is None:
+            seams = _seams[url, model] = Seams()
+            while len(_seams) > _SERVERS:
+                _seams.popitem(last=False)
+        return seams
+
+
+def was_dropped(call: Call, remaining: Mapping[str, Any], message: str) -> None:
+    """Says on the call that the server refused the ids, if they are no longer among its added fields."""
+    turn = call.exact_turn
+    if turn is not None and turn.is_exact and not ask.ID_FIELDS & remaining.keys():
+        call.exact_turn = replace(turn, step_id=None, n_ids=None, reason="refused", detail=message)
+
+
+__all__ = ["Asking", "drive", "drive_async", "exact_turn", "tokenize_url", "was_dropped"]

@@ -1,0 +1,355 @@
+"""Exact turns: the ids of a prompt, from the ids that an earlier step was served and sampled.
+
+Pure. What a tokenizer has to tell is yielded as a ``Render``, and its ids are sent in; recorders do the rest.
+
+    prompt = prompt of the earlier step + its completion + end of turn + new messages
+
+``end of turn + new messages`` (the seam) is rendered behind a short stand-in for the history: the history itself is
+never tokenised again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Generator, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from rollout_trace.data.exact_turn import Reason
+from rollout_trace.wire.protocols import record_of
+from rollout_trace.wire.turn_index import Found, calls_in, is_cut, plain
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import Step
+
+FIELDS: Final[Mapping[tuple[str, str], str]] = {
+    # Ran: 0.32 and 0.33. Made for serving prefill and decoding apart; a server with no connector honours it.
+    ("vllm", "openai.chat"): "kv_transfer_params.prompt_token_ids",
+    ("vllm", "openai.responses"): "kv_transfer_params.prompt_token_ids",
+    ("vllm", "anthropic.messages"): "kv_transfer_params.prompt_token_ids",
+    # By source: 0.5.23, entrypoints/openai/protocol.py.
+    ("sglang", "openai.chat"): "input_ids",
+}
+"""The field that takes a prompt's ids beside its messages, by engine and protocol."""
+
+TEMPLATE_FIELDS: Final = (
+    "add_generation_prompt",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "reasoning",
+    "reasoning_effort",
+    "response_format",
+    "text",
+    "tool_choice",
+)
+"""Fields of a request that may be part of its prompt, beside messages and tools: vLLM's renderer of Kimi K3 writes the
+choice of a tool and the format of the answer down."""
+
+_NOT_BY_IDS: Final = {
+    "documents": "the tokenizer is not given them as the chat endpoint gives them",
+    "reasoning": "the chat endpoint makes template arguments of it, /tokenize does not",
+    "reasoning_effort": "the chat endpoint makes template arguments of it, /tokenize does not",
+    "truncate_prompt_tokens": "ids are not truncated",
+    "truncation_side": "ids are not truncated",
+}
+_STORED: Final = ("conversation", "previous_input_messages", "previous_response", "previous_response_id", "prompt")
+
+_STAND_IN_ID: Final = "000000000"
+"""Id of a tool call in a stand-in: nine letters or digits, as Mistral's templates demand."""
+
+FAILURE_COUNTS: Final = 600.0
+"""Seconds for which a tokenizer, or a template, that does not do is not asked again."""
+NO_ANSWER_COUNTS: Final = 60.0
+"""The same for one that did not answer."""
+_MOST_SEAMS = 256
+"""Most seams, and shapes of a history's end, that are kept: those that were used longest ago go."""
+_LONG = 4096
+"""Ids of a seam that is not kept: a long result of a tool seldom comes again."""
+
+
+class ByText(Exception):
+    """A call that goes out as text.
+
+    Args:
+        reason: its code.
+        detail: a sentence with what was found.
+        message: index of the first message that differs from what was recorded, if that is the reason.
+    """
+
+    def __init__(self, reason: Reason, detail: str, message: int | None = None) -> None:
+        super().__init__(detail)
+        self.reason, self.detail, self.message = reason, detail, message
+        self.counts = FAILURE_COUNTS
+        """Seconds for which it is remembered, where it is: 0 for what was wrong at this moment alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Render:
+    """Messages whose ids are asked for, as the server's chat template and tokenizer give them."""
+
+    messages: Sequence[Mapping[str, Any]]
+    is_open: bool
+    """Whether the beginning of an answer follows them."""
+
+
+Rendering = Generator[Render, Sequence[int], "tuple[int, ...]"]
+"""Yields what is to be rendered, takes its ids, and returns ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How a history ends that has a stand-in for its last answer."""
+
+    head: tuple[int, ...]
+    """Ids up to the end of what the stand-in says."""
+    tail: tuple[int, ...]
+    """Ids behind it, of the end of the turn and of the message after it."""
+
+
+class Seams:
+    """What was rendered, so that it is asked for once. For one tokenizer and template; safe for threads."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, key: Hashable) -> Any:
+        """What was kept under a key, or None."""
+        value = self._kept.get(key)
+        if value is not None:
+            with suppress(KeyError):  # Another thread has dropped it.
+                self._kept.move_to_end(key)
+        return value
+
+    def check(self, key: Hashable) -> None:
+        """Raises the ``ByText`` that was kept under a key by ``fail``, if it still counts."""
+        kept = self._kept.get((key, ByText))
+        if kept is not None and time.monotonic() < kept[1]:
+            raise kept[0].with_traceback(None)
+
+    def fail(self, key: Hashable, failure: ByText) -> None:
+        """Keeps a failure for a while: it is not met again with each turn."""
+        if failure.counts:
+            self.keep((key, ByText), (failure, time.monotonic() + failure.counts))
+
+    def keep(self, key: Hashable, value: Any) -> None:
+        """Keeps a value; beyond the most, the oldest go."""
+        self._kept[key] = value
+        while len(self._kept) > _MOST_SEAMS:
+            with suppress(KeyError):
+                self._kept.popitem(last=False)
+
+
+def check_request(body: Mapping[str, Any], engine: str, protocol: str) -> str:
+    """Returns the field for the ids of this form of request.
+
+    Raises:
+        ByText: it cannot be served by ids.
+    """
+    field = FIELDS.get((engine, protocol))
+    if field is None:
+        raise ByText("engine", f"{engine} is not known to take ids in {protocol}.")
+    if body.get(field.partition(".")[0]) is not None:
+        raise ByText("field_in_use", f"the request has a {field.partition('.')[0]!r} of its own.")
+    if body.get("echo"):
+        raise ByText("echo", "with echo the engine ignores ids without an error.")
+    if body.get("continue_final_message") or body.get("add_generation_prompt") is False:
+        raise ByText("continued", "the request continues its last message.")
+    if any(body.get(name) for name in _STORED):
+        raise ByText("stored", "the server holds the first messages of the request.")
+    for name, why in _NOT_BY_IDS.items():
+        if body.get(name) is not None:
+            raise ByText("field", f"{name} is set: {why}.")
+    if body.get("truncation") not in (None, "disabled"):
+        raise ByText("field", "truncation is set: ids are not truncated.")
+    return field
+
+
+def prompt_of(protocol: str, body: Mapping[str, Any]) -> tuple[list[Any] | None, Any]:
+    """The messages of a request's body, as a step has them, and its tools."""
+    layout = record_of(protocol).request
+    messages = body.get(layout.messages)
+    messages = [messages] if layout.text and isinstance(messages, str) else messages
+    if not isinstance(messages, (list, tuple)):
+        return None, None
+    system = None if layout.system is None else body.get(layout.system)
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, *messages], body.get("tools")
+
+
+def check_step(step: Step, protocol: str, body: Mapping[str, Any], tools: Any) -> None:
+    """Checks that the ids of a step begin the prompt of a request that continues it.
+
+    Raises:
+        ByText: they do not.
+    """
+    if step.protocol != protocol:
+        raise ByText("settings_changed", f"the earlier call was one of {step.protocol}.")
+    if body.get("model") != step.model:
+        raise ByText("settings_changed", f"the request names the model {body.get('model')!r}, not {step.model!r}.")
+    if (tools or None) != (step.tools or None):
+        raise ByText("settings_changed", "the tools are not those of the earlier call.")
+    sampling = step.sampling or {}
+    changed = [name for name in TEMPLATE_FIELDS if (body.get(name) or None) != (sampling.get(name) or None)]
+    if changed:
+        raise ByText("settings_changed", f"{changed[0]} is not that of the earlier call.")
+    if step.prompt_token_ids is None or step.completion_token_ids is None or not len(step.completion_token_ids):
+        raise ByText("no_ids", f"the step {step.id}, which the request continues, has no ids of prompt and completion.")
+
+
+def prompt_ids(found: Found, settings: Hashable, seams: Seams) -> Rendering:
+    """Renders the seam behind a step, and returns the ids of the whole prompt.
+
+    Args:
+        found: the step that is continued, which has passed ``check_step``, and what follows it.
+        settings: tools and template fields, as one key.
+        seams: what was rendered before.
+
+    Raises:
+        ByText: the template does not fit.
+    """
+    assert found.step is not None
+    prompt, completion = found.step.prompt_token_ids, found.step.completion_token_ids
+    assert prompt is not None
+    assert completion is not None
+    last = int(completion[-1])
+    seam = yield from _Seam(found, settings, seams).ids(last, is_cut(found.step))
+    return (*prompt.tolist(), *completion.tolist(), *seam)
+
+
+class _Seam:
+    """What is rendered behind a completion: what was added to it, its end of turn, the new messages."""
+
+    def __init__(self, found: Found, settings: Hashable, seams: Seams) -> None:
+        calls = calls_in(found.answer)
+        names = tuple(str(name) for name, _, _ in calls)
+        self._kind = _Kind(bool(found.answer.get("content")) or not names, names)
+        self._call_ids = tuple(str(one) for _, _, one in calls)
+        self._found, self._settings, self._seams = found, settings, seams
+
+    def ids(self, last: int, is_cut: bool) -> Rendering:
+        """The ids behind a completion that ends with an id, or is cut."""
+        new = blake2b(plain(self._found.new), digest_size=16).digest()
+        key = (self._settings, self._kind, self._call_ids, self._found.added, last, is_cut, new)
+        kept: tuple[int, ...] | None = self._seams.get(key)
+        if kept is not None:
+            return kept
+        self._seams.check(key)
+        try:
+            ending, rest = yield from self._rest()
+            begin = 0 if self._found.added else (yield from self._begin(rest, ending, last, is_cut))
+        except ByText as failure:
+            self._seams.fail(key, failure)
+            raise
+        if len(rest) - begin <= _LONG:
+            self._seams.keep(key, rest[begin:])
+        return rest[begin:]
+
+    def _rest(self) -> Generator[Render, Sequence[int], tuple[_Ending, tuple[int, ...]]]:
+        """How a history of this kind ends, and what is rendered behind its stand-in."""
+        writes_ids = self._seams.get((self._settings, "writes ids"))
+        ending = yield from self._ending(self._kind, self._call_ids if writes_ids else None)
+        history = _history(self._kind, "y", self._call_ids, self._found.added)
+        rendered = tuple((yield Render([*history, *self._found.new], True)))
+        if self._kind.calls and rendered[: len(ending.head)] != ending.head:
+            # Some templates write the ids of tool calls down: Kimi's, Mistral's.
+            ending = yield from self._ending(self._kind, self._call_ids)
+            self._seams.keep((self._settings, "writes ids"), rendered[: len(ending.head)] == ending.head)
+        if rendered[: len(ending.head)] != ending.head:
+            raise ByText("template", _LOOKS_BACK)
+        return ending, rendered[len(ending.head) :]
+
+    def _begin(
+        self, rest: tuple[int, ...], ending: _Ending, last: int, is_cut: bool
+    ) -> Generator[Render, Sequence[int], int]:
+        """Where in ``rest`` begins what the completion does not have: behind its own end of turn, or with it."""
+        shared = rest[: _common(rest, ending.tail)]
+        of_text = ending if not self._kind.calls else (yield from self._ending(_Kind(True, ())))
+        end = of_text.tail[0]
+        if end not in shared:
+            raise ByText("end_of_turn", "the end of a turn was not found in what the template renders.")
+        if last != end and last in shared and not is_cut:
+            # It ended the completion, and in the template it is something else.
+            raise ByText("end_of_turn", f"the completion ends with the id {last}; a turn of the template with {end}.")
+        # Without it the completion was cut, or ended by another of the model's ends: vLLM stops at each of them.
+        return shared.index(end) + (last == end)
+
+    def _ending(self, kind: _Kind, ids: tuple[str, ...] | None = None) -> Generator[Render, Sequence[int], _Ending]:
+        """Renders a stand-in that says one thing and one that says another: they differ in that alone.
+
+        What comes after it must change nothing before: a longer one is rendered too.
+        ``ids`` are those of its tool calls, where the template writes them down.
+        """
+        key = (self._settings, kind, ids)
+        kept: _Ending | None = self._seams.get(key)
+        if kept is not None:
+            return kept
+        self._seams.check(key)
+        try:
+            found = yield from _learnt(kind, ids)
+        except ByText as failure:
+            self._seams.fail(key, failure)
+            raise
+        self._seams.keep(key, found)
+        return found
+
+
+def _learnt(kind: _Kind, ids: tuple[str, ...] | None) -> Generator[Render, Sequence[int], _Ending]:
+    ids = ids or (_STAND_IN_ID,) * len(kind.calls)
+    history, reply = _history(kind, "y", ids), _reply(ids)
+    one = yield Render([*history, *reply], False)
+    two = yield Render([*_history(kind, "z", ids), *reply], False)
+    # As a run goes on: some templates write answers otherwise once a message of the user comes after them.
+    longer = yield Render([*history, *reply, *history[1:], *reply], False)
+    if [*longer[: len(one)]] != [*one]:
+        raise ByText("template", _LOOKS_BACK)
+    n_tail = _common(one[::-1], two[::-1])
+    if _common(one, two) >= len(one) - n_tail or not n_tail:
+        raise ByText("template", "the template renders two different answers alike.")
+    return _Ending(tuple(one[: len(one) - n_tail]), tuple(one[len(one) - n_tail :]))
+
+
+_LOOKS_BACK: Final = "the template renders earlier messages by what comes after them."
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a template may tell answers apart by."""
+
+    has_text: bool
+    calls: tuple[str, ...]
+    """Names of the tools that are called."""
+
+
+def _history(kind: _Kind, said: str, ids: Sequence[str], added: str = "") -> list[dict[str, Any]]:
+    """A message of the user and an answer that says one letter: as text, or as the argument of its last call."""
+    answer: dict[str, Any] = {"role": "assistant", "content": f"{said}{added}"}
+    if kind.calls:
+        answer["content"] = "x" if kind.has_text else ""
+        answer["tool_calls"] = [
+            {"id": one, "type": "function", "function": {"name": name, "arguments": f'{{"a": "{said}"}}'}}
+            for name, one in zip(kind.calls, ids, strict=True)
+        ]
+    return [{"role": "user", "content": "x"}, answer]
+
+
+def _reply(ids: Sequence[str]) -> list[dict[str, Any]]:
+    """What comes after an answer: the results of its calls, or the user."""
+    results = [{"role": "tool", "tool_call_id": one, "content": "w"} for one in ids]
+    return results or [{"role": "user", "content": "w"}]
+
+
+def _common(one: Sequence[int], two: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    pairs = zip(one, two, strict=False)
+    return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(two)))
+
+
+__all__ = ["FIELDS", "TEMPLATE_FIELDS", "ByText", "Render", "Rendering", "Seams", "check_request", "check_step",
+           "prompt_ids", "prompt_of"]  # fmt: skip

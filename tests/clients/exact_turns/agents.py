@@ -1,0 +1,100 @@
+"""A server whose answers have other ids than a tokenizer gives their text, and agents that talk to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import rollout_trace as rt
+from rollout_trace.testing import Reply, ScriptedServer
+from rollout_trace.testing._messages import RequestRecord, Response, json_response
+from rollout_trace.testing.tokenizer import ByteTokenizer
+
+TOKENIZER = ByteTokenizer(("hello", "world", "tool", '{"a": ', "result"))
+"""Its words are one id each, and several where the model spells them."""
+ENGINE = rt.Engine("vllm", exact_turns=True)
+BY_TEXT = rt.Engine("vllm")
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "tool", "parameters": {"type": "object"}}}]
+
+
+def spelled(text: str) -> list[int]:
+    """The ids of a text, letter by letter."""
+    return list(text.encode())
+
+
+def says(text: str, end: bool = True) -> Reply:
+    """An answer that is spelled letter by letter; without ``end`` it is cut by a limit."""
+    ids = [*spelled(text), *([TOKENIZER.eos_token_id] if end else [])]
+    return Reply(token_ids=ids, finish_reason="stop" if end else "length")
+
+
+def numbered(request: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Reply:
+    """An answer that says how many came before it."""
+    return says(f"hello world {sum(one['role'] == 'assistant' for one in messages)}")
+
+
+class IgnoringServer(ScriptedServer):
+    """One that reads no ids beside the messages, as servers that do not know the field."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        body = json.loads(record.body) if record.method == "POST" else {}
+        changed = {name: value for name, value in body.items() if name != "kv_transfer_params"}
+        return super().answer(replace(record, body=json.dumps(changed).encode()) if changed != body else record)
+
+
+class RefusingServer(ScriptedServer):
+    """One that refuses fields that it does not know."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        if b"kv_transfer_params" not in record.body:
+            return super().answer(record)
+        return json_response(400, {"error": {"message": "Extra inputs are not permitted", "code": 400}})
+
+
+_THOUGHT = re.compile(r"<think>.*?(?:</think>\n\n|(?=<\|im_end\|>))", re.DOTALL)
+"""An agent need not send thinking back: it stays in the ids."""
+
+
+def texts(steps: Sequence[rt.Step]) -> list[str | None]:
+    """Why each step went out as text; None for those that did not."""
+    return [None if step.exact_turn is None else step.exact_turn.reason for step in steps]
+
+
+def exact(steps: Sequence[rt.Step]) -> list[bool]:
+    """Which steps were sent as ids, and served so."""
+    return [step.exact_turn is not None and step.exact_turn.is_exact for step in steps]
+
+
+def ids_sent(record: RequestRecord) -> list[int] | None:
+    """The ids in a request."""
+    found = json.loads(record.body).get("kv_transfer_params")
+    return None if found is None else list(found["prompt_token_ids"])
+
+
+def ids_of(array: Any) -> list[int]:
+    """Ids of a step, which must be there."""
+    assert array is not None
+    return [int(one) for one in array]
+
+
+def check_steps(steps: Sequence[rt.Step]) -> None:
+    """Checks that each exact step begins with the ids of the one that it names, and reads as its messages do."""
+    by_id = {step.id: step for step in steps}
+    for step in steps:
+        turn = step.exact_turn
+        if turn is None or not turn.is_exact:
+            continue
+        assert turn.step_id is not None
+        before = by_id[turn.step_id]
+        assert step.prompt_token_ids is not None
+        assert before.prompt_token_ids is not None
+        assert before.completion_token_ids is not None
+        begin = [*before.prompt_token_ids.tolist(), *before.completion_token_ids.tolist()]
+        served = step.prompt_token_ids.tolist()
+        assert served[: len(begin)] == begin
+        assert len(served) == turn.n_ids
+        rendered = TOKENIZER.apply_chat_template(step.messages or (), step.tools, tokenize=False)
+        assert _THOUGHT.sub("", TOKENIZER.decode(served)) == _THOUGHT.sub("", rendered)
