@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from msgspec import Raw, json
 
 from rollout_trace import credentials
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.lists import FrozenList, ListSpan, PackedTexts, TableSpan
 from rollout_trace.data.model import (
@@ -57,7 +58,7 @@ _ARRAYS = (Span, RowSpan, TopTokenRows, TopTokens, SamplingMask)
 """Stored forms of numbers. Plain arrays are told by their ``dtype``."""
 _RULED = frozenset((
     "sampling", "completion", "stop_reason", "token_texts", "error", "attempts", "metadata", "token_issue", "usage",
-    "top_logprobs", "extra_issues", "extra", "request_bytes", "response_bytes",
+    "top_logprobs", "extra_issues", "extra", "exact_turn", "request_bytes", "response_bytes",
 ))  # fmt: skip
 """The fields of a step that a user's rules change, beside ``messages`` and ``tools``."""
 _WITH_NUMBERS = frozenset({"completion", "metadata", "tool_runs", "task"})
@@ -383,6 +384,7 @@ _RULED_OF: Mapping[type, frozenset[str]] = {
     ErrorInfo: frozenset({"type", "message", "code"}),
     TokenIssue: frozenset({"message"}),
     ExtraIssue: frozenset({"message"}),
+    ExactTurn: frozenset({"detail"}),
     Attempt: frozenset({"error", "request_id"}),
     Usage: frozenset({"extra"}),
     Cost: frozenset(),

@@ -133,7 +133,7 @@ def add_attempts(call: Call) -> None:
         _cut_keys(step)
 
 
-_FROM_CALL = ("agent", "model", "attempts", "error", "token_issue", "extra_issues")
+_FROM_CALL = ("agent", "model", "attempts", "error", "token_issue", "extra_issues", "exact_turn")
 _of_call = attrgetter(*_FROM_CALL)
 
 

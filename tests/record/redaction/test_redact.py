@@ -17,6 +17,7 @@ from hypothesis import given, settings
 
 import rollout_trace as rt
 from rollout_trace import guard
+from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText, TopTokens
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo, Step, Task, ToolCall, ToolRun
@@ -43,6 +44,7 @@ NOT_CHANGED = {
     "steps.tokens": {"top_tokens", "sampling_mask", "policy_spans"},
     "steps.token_issue": {"code"},
     "steps.extra_issues": {"field", "code"},
+    "steps.exact_turn": {"step_id", "reason"},
     "steps.completion": {"role"},
     "steps.completion.tool_calls": {"id", "type"},
     "steps.attempts": {"content_type"},
@@ -159,6 +161,7 @@ PLACES: dict[str, tuple[Any, bool]] = {
     "attempts[0].error.message": (step(attempts=(Attempt(error=ErrorInfo(type="E", message=SECRET)),)), False),
     "metadata.by": (step(metadata={"by": SECRET}), False),
     "extra.metrics.by[0]": (step(extra={"metrics": {"by": [SECRET]}}), False),
+    "exact_turn.detail": (step(exact_turn=ExactTurn(reason="media", detail=SECRET)), False),
     "extra_issues[0].message": (
         step(extra_issues=(ExtraIssue(field="routed_experts", code="malformed", message=SECRET),)), False,
     ),
