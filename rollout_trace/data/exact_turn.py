@@ -54,12 +54,13 @@ class ExactTurn:
         """Whether the server got ids, and served them."""
         return self.n_ids is not None and self.reason is None
 
-    @property
-    def sentence(self) -> str:
-        """What was sent, or why not."""
+    def sentence(self, number: int | None = None) -> str:
+        """Says what was sent, or why not; the earlier step by its number in the trajectory, where that is given."""
         if self.n_ids is None:
             return f"sent as text ({self.reason}): {self.detail}"
-        sent = f"{self.n_ids:,} ids were sent, which begin with those of step {self.step_id}"
+        sent = (
+            f"{self.n_ids:,} ids were sent, which begin with those of step {self.step_id if number is None else number}"
+        )
         return f"{sent}." if self.reason is None else f"{sent} ({self.reason}): {self.detail}"
 
 

@@ -235,7 +235,9 @@ class TrajectoryView:
             ],
             error=error_text(step.error),
             token_issue=None if step.token_issue is None else f"{step.token_issue.code}: {step.token_issue.message}",
-            exact_turn=None if step.exact_turn is None else step.exact_turn.sentence,
+            exact_turn=None
+            if step.exact_turn is None
+            else step.exact_turn.sentence(self._index.get(step.exact_turn.step_id or "")),
             token_source=step.token_source,
             logprobs_mode=step.logprobs_mode,
             usage=usage,

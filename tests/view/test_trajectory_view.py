@@ -241,3 +241,13 @@ def test_files_of_every_version_can_be_shown(name: str) -> None:
     for trajectory in rt.read(FILES / name, on_error="skip"):
         view = TrajectoryView(trajectory)
         assert len(view.steps()) == len(view.outline.steps) == len(trajectory.steps)
+
+
+def test_the_step_whose_ids_were_sent_has_its_number() -> None:
+    (trajectory,) = rt.read(FILES / "rollout-trace-1-exact-turns.jsonl")
+    assert [step.exact_turn for step in TrajectoryView(trajectory).steps()] == [
+        None,
+        "71 ids were sent, which begin with those of step 0.",
+        "sent as text (history_changed): message 2 is not as it was recorded.",
+        "71 ids were sent, which begin with those of step 1 (not_served): 71 ids were sent, 73 served.",
+    ]
