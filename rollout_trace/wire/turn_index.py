@@ -275,7 +275,8 @@ class TurnIndex(MessageTree):
         asked = self._steps.get(node)
         if not asked or message.get("role") != "assistant":
             return None
-        thought, key = _reasoning(message), _answer(message)
+        # Frameworks of several agents (LangGraph) put the agent's name on an answer, which no answer of a server has.
+        thought, key = _reasoning(message), _answer({name: one for name, one in message.items() if name != "name"})
         ids = [one for _, _, one in calls_in(message)]
         asked_of = [one for one in asked if thought is None or thought in _reasonings(one)]
         same = [one for one in asked_of if _answer_key(one) == key]
