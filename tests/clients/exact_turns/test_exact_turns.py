@@ -200,6 +200,7 @@ REWRITTEN = {
     "empty content": lambda message: {**message, "content": ""},
     "parts": lambda message: {**message, "content": [], "refusal": None, "annotations": []},
     "keys": lambda message: {**message, "tool_calls": [_reordered(call) for call in message["tool_calls"]]},
+    "name": lambda message: {**message, "name": "adder"},
 }
 
 
