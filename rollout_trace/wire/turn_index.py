@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _RECENT = 16
 """Steps whose messages a request is compared with as they stand: as many conversations can take turns."""
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
-_UNREAD = frozenset({"role", "content", "tool_calls", *_REASONING_FIELDS, "reasoning_details", "annotations",
+_UNREAD = frozenset({"role", "content", "name", "tool_calls", *_REASONING_FIELDS, "reasoning_details", "annotations",
                      "cache_control", "item_id", "status", "signature", "index", "id",
                      "provider_specific_fields"})  # fmt: skip
 """Fields of a message that are compared by themselves, or that no prompt holds."""
@@ -42,11 +42,11 @@ def message_key(message: Any) -> Hashable:
     """
     if not isinstance(message, Mapping):
         return plain(message)
-    return _reasoning(message), _answer(message)
+    return _reasoning(message), plain(message.get("name") or None), _answer(message)
 
 
 def _answer(message: Message) -> Hashable:
-    """The key without reasoning, which a framework may leave out."""
+    """The key without reasoning, which frameworks may leave out, and name, which LangGraph adds to answers."""
     calls = tuple((_kind_of(call), name, _arguments(text)) for call, (name, text, _) in _named(message))
     rest = {name: value for name, value in message.items() if _is_set(value) and name not in _UNREAD}
     return plain(message.get("role")), _content(message.get("content")), plain(calls), plain(rest)
@@ -275,8 +275,7 @@ class TurnIndex(MessageTree):
         asked = self._steps.get(node)
         if not asked or message.get("role") != "assistant":
             return None
-        # Frameworks of several agents (LangGraph) put the agent's name on an answer, which no answer of a server has.
-        thought, key = _reasoning(message), _answer({name: one for name, one in message.items() if name != "name"})
+        thought, key = _reasoning(message), _answer(message)
         ids = [one for _, _, one in calls_in(message)]
         asked_of = [one for one in asked if thought is None or thought in _reasonings(one)]
         same = [one for one in asked_of if _answer_key(one) == key]

@@ -496,6 +496,14 @@ def test_an_id_that_ends_a_completion_and_is_no_end_of_turn() -> None:
     assert ids_of(trajectory.steps[1].prompt_token_ids).count(TOKENIZER.eos_token_id) == 3
 
 
+def test_an_answer_with_a_name_tells_the_conversation_whose_beginning_changed() -> None:
+    with ScriptedServer(numbered, tokenizer=TOKENIZER) as server, rt.trajectory() as trajectory:
+        client, messages = wrapped(server), [dict(USER)]
+        asked(client, messages)
+        said(client, [user("A summary."), {**messages[1], "name": "adder"}, user("two")])
+    assert texts(trajectory.steps) == [None, "history_changed"]
+
+
 def test_choices_that_say_the_same_with_other_thoughts() -> None:
     def script(request: Any, choice: int) -> Reply:
         return Reply("yes", (), f"thought {choice}")
