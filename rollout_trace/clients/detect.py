@@ -11,9 +11,10 @@ import math
 import os
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -106,8 +107,18 @@ def find(client: Any, options: Any) -> EngineProfile | None:
     Its requests go over the client's own HTTP connections, below the SDK: its retries and error classes, and the
     recording, do not apply to them. They have the headers of the call with these options.
     """
+    return drive(_search_steps(str(client.base_url)), partial(reply_to, client, options))
+
+
+async def find_async(client: Any, options: Any) -> EngineProfile | None:
+    """``find`` for an async client."""
+    return await drive_async(_search_steps(str(client.base_url)), partial(reply_to_async, client, options))
+
+
+def drive(steps: _Steps[_Result], send: Callable[[Inquiry], Reply]) -> _Result:
+    """Makes the requests that steps ask for, and returns their result; a request that fails has no reply."""
     # Closed here: a search that an interrupt broke off ends now, not when it is collected. Others wait for it.
-    with closing(_search_steps(str(client.base_url))) as steps:
+    with closing(steps):
         try:
             step = next(steps)
             while True:
@@ -116,16 +127,16 @@ def find(client: Any, options: Any) -> EngineProfile | None:
                     step.search.ended.wait(max(0.0, step.deadline - time.monotonic()))
                 else:
                     with suppress(Exception):
-                        reply = reply_to(client, options, step)
+                        reply = send(step)
                 step = steps.send(reply)
         except StopIteration as stop:
-            found: EngineProfile | None = stop.value
-            return found
+            result: _Result = stop.value
+            return result
 
 
-async def find_async(client: Any, options: Any) -> EngineProfile | None:
-    """``find`` for an async client."""
-    with closing(_search_steps(str(client.base_url))) as steps:
+async def drive_async(steps: _Steps[_Result], send: Callable[[Inquiry], Awaitable[Reply]]) -> _Result:
+    """``drive`` for an event loop."""
+    with closing(steps):
         try:
             step = next(steps)
             while True:
@@ -134,11 +145,11 @@ async def find_async(client: Any, options: Any) -> EngineProfile | None:
                     await _wait(step.search, step.deadline)
                 else:
                     with suppress(Exception):
-                        reply = await reply_to_async(client, options, step)
+                        reply = await send(step)
                 step = steps.send(reply)
         except StopIteration as stop:
-            found: EngineProfile | None = stop.value
-            return found
+            result: _Result = stop.value
+            return result
 
 
 def reply_to(client: Any, options: Any, inquiry: Inquiry) -> Reply:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -143,34 +143,6 @@ def _ids(
         raise
 
 
-def drive(asking: Asking, send: Callable[[Inquiry], Reply]) -> dict[str, Any]:
-    """Makes the requests that are asked for; what fails is no reply."""
-    try:
-        request = next(asking)
-        while True:
-            try:
-                reply = send(request)
-            except Exception:
-                reply = NO_REPLY
-            request = asking.send(reply)
-    except StopIteration as stop:
-        return dict(stop.value)
-
-
-async def drive_async(asking: Asking, send: Callable[[Inquiry], Awaitable[Reply]]) -> dict[str, Any]:
-    """``drive`` for an event loop."""
-    try:
-        request = next(asking)
-        while True:
-            try:
-                reply = await send(request)
-            except Exception:
-                reply = NO_REPLY
-            request = asking.send(reply)
-    except StopIteration as stop:
-        return dict(stop.value)
-
-
 class _Timer:
     """Requests that were made, and the seconds that they took."""
 
@@ -289,4 +261,4 @@ def was_dropped(call: Call, remaining: Mapping[str, Any], message: str) -> None:
         call.exact_turn = replace(turn, step_id=None, n_ids=None, reason="refused", detail=message)
 
 
-__all__ = ["Asking", "drive", "drive_async", "exact_turn", "tokenize_url", "was_dropped"]
+__all__ = ["Asking", "exact_turn", "tokenize_url", "was_dropped"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,8 @@ from rollout_trace.clients.ask import (
     update_refusals,
     without_refused,
 )
-from rollout_trace.clients.exact_turns import Asking, drive, drive_async, exact_turn, was_dropped
+from rollout_trace.clients.detect import drive, drive_async
+from rollout_trace.clients.exact_turns import Asking, exact_turn, was_dropped
 from rollout_trace.clients.recorder import current
 from rollout_trace.wire.added_chunks import answers_to
 from rollout_trace.wire.errors import error_of
@@ -128,16 +128,14 @@ class Exchange:
         ``ask`` makes a request to the server; what it raises counts as no reply.
         """
         try:
-            with closing(self._asking()) as asking:
-                self._add_ids(drive(asking, ask))
+            self._add_ids(drive(self._asking(), ask))
         except Exception as error:
             guard.failed("exact_turn", self.call, error)
 
     async def send_ids_async(self, ask: Callable[[Inquiry], Awaitable[Reply]]) -> None:
         """``send_ids`` for an async client."""
         try:
-            with closing(self._asking()) as asking:
-                self._add_ids(await drive_async(asking, ask))
+            self._add_ids(await drive_async(self._asking(), ask))
         except Exception as error:
             guard.failed("exact_turn", self.call, error)
 
