@@ -112,6 +112,8 @@ def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOp
         report.drop(f"steps left out: {reason}", len(ids), where=f"{where}, step {ids[0]}")
     limits = [name for name in LIMITS if options.get(name) is not None]
     report.drop(f"tokens cut: {', '.join(limits)}", rows.report.tokens_cut, where=where)
+    for step_id, count in rows.report.masked.items():
+        report.drop("sampled tokens masked for drift", count, where=f"{where}, step {step_id}")
     for reason, ids in rows.report.extras_left_out.items():
         report.drop(f"extras left out: {reason}", len(ids), where=f"{where}, step {ids[0]}", metadata=True)
     spans = {name: end - start for row in rows for name, (start, end) in zip(row.step_ids, row.spans, strict=True)}

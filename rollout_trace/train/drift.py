@@ -19,6 +19,8 @@ from rollout_trace.data.tokens import Span, common_prefix
 from rollout_trace.wire.chat_answers import compare_answer, keeps_reasoning
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rollout_trace.data.model import Step
     from rollout_trace.data.tokens import IntArray
     from rollout_trace.data.trajectory import Trajectory
@@ -86,10 +88,14 @@ class Earlier:
     def __init__(self, placed: list[Placed]) -> None:
         self.placed = placed
 
-    def predecessor(self, at: int) -> Placed | None:
-        """The step that the one at this position continues; of several the one with the most messages."""
-        found = next(self._index.continued(at), None)
-        return None if found is None else self.placed[found]
+    def predecessors(self, at: int) -> Iterator[Placed]:
+        """The steps that the one at this position continues: the answers, the latest first, to the longest request."""
+        request = None
+        for found in self._index.continued(at):
+            node = self._index.request(found)
+            if node is not (request := request or node):
+                return
+            yield self.placed[found]
 
     def shares_start(self, at: int, prompt: Span) -> bool:
         """Returns whether an earlier step has the same first message; without messages in one of them, first id."""
@@ -142,11 +148,21 @@ class Break:
         """Returns whether the step shares nothing with any earlier one."""
         return self.drift is None and not self.is_fork
 
+    def closest(self) -> tuple[Placed, int] | None:
+        """Of the steps that this one continues, the one whose ids the prompt leaves last, and where it leaves them."""
+        prompt = self._prompt.get()
+        found = [
+            (placed, common_prefix(placed[1].segment.ids(0, placed[1].stop), prompt))
+            for placed in self._earlier.predecessors(self._at)
+        ]
+        return max(found, key=itemgetter(1), default=None)
+
     def explain(self, tokenizer: Any) -> Drift | None:
         """``drift``, computed anew; with texts if a tokenizer is given."""
-        previous, completion, row = self._earlier.predecessor(self._at) or (None, None, None)
-        if previous is None or completion is None:
+        placed = next(self._earlier.predecessors(self._at), None)
+        if placed is None:
             return None
+        previous, completion, row = placed
         before = completion.segment.ids(0, completion.stop)
         prompt = self._prompt.get()
         at = common_prefix(before, prompt)

@@ -4,7 +4,8 @@ A step's prompt and completion are the row's first ids, so positions of a step a
 completion comes from the step that sampled it. What is of all positions (experts, scores of prompts) comes from the
 first step that gives it: for a prompt, the step whose forward pass filled the cache that the later ones read; for a
 completion, the step that sampled it, whose arrays are the first to have these positions. The last sampled token has
-no experts before the next step reads it.
+no experts before the next step reads it. From where a row leaves a completion (``on_drift="mask"``) nothing comes from
+the step that sampled it: the next one read what stands there.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from rollout_trace.train.sequence import Placeholder
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
-Placed: TypeAlias = "tuple[Step, int, int]"
+Read: TypeAlias = "tuple[Step, int, int]"
 """A step of a row, with begin and end of its whole completion."""
+Placed: TypeAlias = "tuple[Step, int, int, int]"
+"""The same, and the position up to which the row has the ids of its prompt and completion."""
 LeftOut: TypeAlias = dict[str, list[str]]
 """Ids of steps whose extras are not used, by field and reason."""
 
@@ -146,7 +149,7 @@ def placeholders(step: Step) -> Iterator[Placeholder]:
 # Of a row
 
 
-def row_extras(steps: list[Placed], read: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
+def row_extras(steps: list[Placed], read: list[Read], length: int, left_out: LeftOut) -> dict[str, Any]:
     """The fields of ``Sequence`` for the extras of a row's first ``length`` tokens. What is unused is in ``left_out``.
 
     ``steps``: those whose completions are in the row, at least in part; ``read``: those whose prompts are.
@@ -157,7 +160,7 @@ def row_extras(steps: list[Placed], read: list[Placed], length: int, left_out: L
         "prompt_top_tokens": _prompt_top_tokens(having["prompt_top_tokens"], length),
         "top_tokens": _top_tokens(having["top_tokens"], length),
         "sampling_mask": _sampling_mask(having["sampling_mask"], len(steps), length, left_out),
-        "policy_spans": _policy_spans(steps, length),
+        "policy_spans": _policy_spans(steps),
         "placeholders": _placeholders(read, length, left_out),
     }
     return {**fields, **_experts(having["routed_experts"], length, left_out)}
@@ -166,7 +169,8 @@ def row_extras(steps: list[Placed], read: list[Placed], length: int, left_out: L
 def _having(name: str, steps: list[Placed], left_out: LeftOut) -> list[Placed]:
     """The steps that have an extra which fits their ids."""
     found = []
-    for step, start, end in steps:
+    for one in steps:
+        step, start, end, _ = one
         value = shared(step, name)
         if value is None:
             continue
@@ -174,7 +178,7 @@ def _having(name: str, steps: list[Placed], left_out: LeftOut) -> list[Placed]:
             left_out.setdefault(f"{name}: not aligned", []).append(step.id)
         elif len(getattr(value, "ids", value)):
             # Without rows it has no values, and its other axes, which no data bounds, must not size the row's array.
-            found.append((step, start, end))
+            found.append(one)
     return found
 
 
@@ -216,21 +220,22 @@ def _copy(rows: Any, first: int, end: int, into: Any) -> None:
 
 
 def _fill(
-    ranges: Iterable[tuple[int, tuple[Any, ...]]],
+    ranges: Iterable[tuple[int, int, tuple[Any, ...]]],
     targets: tuple[Any, ...],
     is_missing: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Copies rows into the positions of ``targets`` that are still open; int8 [length]: 1 where rows were copied.
 
-    ``ranges``: for each step the position of its first row, and its rows for each target. ``is_missing``: of rows in
-    the first target; those at the beginning of a prompt that were not scored stay open for later steps.
+    ``ranges``: for each step the position of its first row, that before which its rows end at the latest, and its rows
+    for each target. ``is_missing``: of rows in the first target; those at the beginning of a prompt that were not
+    scored stay open for later steps.
     """
     import numpy as np
 
     length = len(targets[0])
     gaps, given = _Gaps(length), np.zeros(length, np.int8)
-    for start, arrays in ranges:
-        for low, high in gaps.take(start, min(start + len(arrays[0]), length)):
+    for start, stop, arrays in ranges:
+        for low, high in gaps.take(start, min(start + len(arrays[0]), stop)):
             for rows, target in zip(arrays, targets, strict=True):
                 into = target[low:high]
                 _copy(rows, low - start, high - start, into if into.ndim == 1 else into[..., : _row_kind(rows)[0][-1]])
@@ -244,15 +249,15 @@ def _fill(
 def _experts(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
     import numpy as np
 
-    found = [(step, end - 1, shared(step, "routed_experts")) for step, _, end in steps]
-    kinds = {_row_kind(rows) for _, _, rows in found}
+    found = [(step, end - 1, stop, shared(step, "routed_experts")) for step, _, end, stop in steps]
+    kinds = {_row_kind(rows) for *_, rows in found}
     if len(kinds) != 1:
         if kinds:
-            left_out.setdefault("routed_experts: shapes differ", []).extend(step.id for step, _, _ in found)
+            left_out.setdefault("routed_experts: shapes differ", []).extend(step.id for step, *_ in found)
         return {}
     ((shape, dtype),) = kinds
     experts = np.zeros((length, *shape), dtype)
-    given = _fill([(end - len(rows), (rows,)) for _, end, rows in found], (experts,))
+    given = _fill([(end - len(rows), stop, (rows,)) for _, end, stop, rows in found], (experts,))
     return {"routed_experts": readonly(experts), "routed_experts_mask": readonly(given)} if given.any() else {}
 
 
@@ -262,22 +267,23 @@ def _prompt_logprobs(steps: list[Placed], length: int) -> Any:
     if not steps:
         return None
     values = np.full(length, np.nan, np.float32)
-    _fill([(0, (shared(step, "prompt_logprobs"),)) for step, _, _ in steps], (values,), np.isnan)
+    _fill([(0, stop, (shared(step, "prompt_logprobs"),)) for step, _, _, stop in steps], (values,), np.isnan)
     return readonly(values)
 
 
 def _prompt_top_tokens(steps: list[Placed], length: int) -> TopTokens | None:
     if not steps:
         return None
-    found = [shared(step, "prompt_top_tokens") for step, _, _ in steps]
-    ids, logprobs = _filler(length, max(_row_kind(one.ids)[0][0] for one in found))
+    found = [(stop, shared(step, "prompt_top_tokens")) for step, _, _, stop in steps]
+    ids, logprobs = _filler(length, max(_row_kind(top.ids)[0][0] for _, top in found))
+    ranges = [(0, stop, (top.ids, top.logprobs)) for stop, top in found]
     # A position that has no ids was not scored.
-    _fill([(0, (one.ids, one.logprobs)) for one in found], (ids, logprobs), lambda rows: (rows < 0).all(axis=1))
+    _fill(ranges, (ids, logprobs), lambda rows: (rows < 0).all(axis=1))
     return TopTokens(readonly(ids), readonly(logprobs))
 
 
 def _top_tokens(steps: list[Placed], length: int) -> TopTokens | None:
-    found = [(step.top_tokens, start, min(end, length)) for step, start, end in steps if step.top_tokens is not None]
+    found = [(step.top_tokens, start, stop) for step, start, _, stop in steps if step.top_tokens is not None]
     if not found:
         return None
     ids, logprobs = _filler(length, max(top.ids.shape[1] for top, _, _ in found))
@@ -301,14 +307,14 @@ def _sampling_mask(steps: list[Placed], wanted: int, length: int, left_out: Left
     if len(steps) < wanted:
         # With counts of 0 on sampled tokens a trainer would renormalise some of them and not others.
         if steps:
-            left_out.setdefault("sampling_mask: missing in another step", []).extend(step.id for step, _, _ in steps)
+            left_out.setdefault("sampling_mask: missing in another step", []).extend(step.id for step, *_ in steps)
         return None
     counts = np.zeros(length, np.int32)
     ids, logprobs = [], []
-    for step, start, end in steps:
+    for step, start, _, stop in steps:
         mask = step.sampling_mask
         assert mask is not None
-        kept = mask.counts[: min(end, length) - start]
+        kept = mask.counts[: stop - start]
         counts[start : start + len(kept)] = kept
         total = int(kept.sum())
         ids.append(mask.ids[:total])
@@ -318,16 +324,16 @@ def _sampling_mask(steps: list[Placed], wanted: int, length: int, left_out: Left
     return SamplingMask(readonly(np.concatenate(ids)), readonly(counts), joined)
 
 
-def _policy_spans(steps: list[Placed], length: int) -> tuple[PolicySpan, ...] | None:
+def _policy_spans(steps: list[Placed]) -> tuple[PolicySpan, ...] | None:
     found = []
-    for step, start, end in steps:
-        for begin, stop, version in versions_of(step, end - start):
-            if begin < stop and start + begin < length:
-                found.append(PolicySpan(start + begin, min(start + stop, length), version))
+    for step, start, end, stop in steps:
+        for first, last, version in versions_of(step, end - start):
+            if first < last and start + first < stop:
+                found.append(PolicySpan(start + first, min(start + last, stop), version))
     return tuple(found) or None
 
 
-def _placeholders(steps: list[Placed], length: int, left_out: LeftOut) -> tuple[Placeholder, ...]:
+def _placeholders(steps: list[Read], length: int, left_out: LeftOut) -> tuple[Placeholder, ...]:
     """Those of the prompts; an item that several prompts repeat once, with the first hash that one of them names."""
     found: dict[tuple[str, int], Placeholder] = {}
     for step, start, _ in steps:

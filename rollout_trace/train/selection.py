@@ -27,9 +27,13 @@ class SequenceOptions(TypedDict, total=False):
     linear: bool
     """Only the last sequence may be extended, as in SkyRL and Tinker. False (the default): the longest sequence that is
     a prefix of the prompt is extended."""
-    on_drift: Literal["split", "raise", "drop"]
+    on_drift: Literal["split", "raise", "drop", "mask"]
     """On a prompt that repeats an earlier completion in other ids: begin a new sequence (``split``, the default), raise
-    DriftError, or leave out the sequence that would begin there (``drop``)."""
+    DriftError, leave out the sequence that would begin there (``drop``), or go on in the same one, with the prompt's
+    ids and mask 0 from the first other id on (``mask``, with ``within``)."""
+    within: int
+    """With ``on_drift="mask"``: maximum number of sampled tokens that lose their mask at one place, which are those of
+    the completion from the first other id on. Where it would be more, or a whole completion, a new sequence begins."""
     max_length: int | None
     """Maximum length of a sequence in tokens; the rest of all its arrays is cut off. None: no limit."""
     max_prompt_length: int | None
@@ -62,7 +66,7 @@ NEVER_ALLOWED = ("ids_missing", "prompt_ids_missing", "empty_completion", "lengt
 """Faults of the arrays themselves. A ``token_issue`` of the same name can be allowed where the arrays are sound."""
 
 _CHOICES = (
-    ("on_drift", ("split", "raise", "drop")),
+    ("on_drift", ("split", "raise", "drop", "mask")),
     ("truncate", ("token", "turn")),
     ("reward", ("copy", "last", "split")),
     ("constrained", ("keep", "drop")),
@@ -87,15 +91,23 @@ def check_options(options: SequenceOptions) -> None:
         limit: Any = options.get(name)
         if limit is not None and not is_count(limit):
             raise ValueError(f"{name}={limit!r}: expected a number of tokens, or None for no limit.")
+    masks = options.get("on_drift") == "mask"
+    if "within" in options:
+        if not is_count(options["within"], 0):
+            raise ValueError(f"within={options['within']!r}: expected a number of tokens, from 0 on.")
+        if not masks:
+            raise ValueError(f'within={options["within"]!r} is for on_drift="mask" alone; give both, or neither.')
+    elif masks:
+        raise ValueError('on_drift="mask" needs within=: how many sampled tokens may lose their mask at one place.')
     check_allow(options.get("allow", ()))
     versions = options.get("policy_versions")
     if isinstance(versions, (str, int)):
         raise TypeError(f"policy_versions={versions!r}: expected a set, such as {{{versions!r}}}, or a function.")
 
 
-def is_count(value: object) -> bool:
-    """Returns whether a value is a whole number, of numpy's too, of at least 1; ``True`` is none."""
-    return isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 1
+def is_count(value: object, least: int = 1) -> bool:
+    """Returns whether a value is a whole number, of numpy's too, of at least ``least``; ``True`` is none."""
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= least
 
 
 def have_wanted_versions(steps: Iterable[Step], options: SequenceOptions) -> bool:

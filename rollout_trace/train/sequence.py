@@ -46,7 +46,8 @@ class Sequence:
     step_ids: tuple[str, ...]
     """Ids of the steps whose completions are in the row, in order."""
     spans: tuple[tuple[int, int], ...]
-    """For each step, the positions of its completion in the row: [begin, end)."""
+    """For each step, the positions of its completion in the row: [begin, end); without its end, if ``on_drift="mask"``
+    left that out."""
     reward: float | None
     """The row's share of the trajectory's reward: all of it, unless the option ``reward`` sets another share. None: not
     scored."""
@@ -189,6 +190,9 @@ class SequenceReport:
     """Number of sequences that ``max_length`` cut."""
     breaks: tuple[Break, ...]
     """The steps, after the first, that began a new sequence instead of extending one."""
+    masked: dict[str, int] = field(default_factory=dict)
+    """Number of sampled tokens that ``on_drift="mask"`` took from the completions in the sequences, by the id of the
+    step that sampled them: where they stood, there are ids of the next prompt, with mask 0."""
     constrained: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Ids of the steps in the sequences that were sampled under a grammar, by its kind: ``required tool``, ... Ratios
     of their logprobs to those of a trainer's own forward pass are not 1."""

@@ -2,6 +2,9 @@
 
 The rule is the field's own (SkyRL, Tinker, slime, TRL): a step joins the open sequence that is the longest exact prefix
 of its prompt ids; new prompt ids get mask 0, the completion mask 1. Where none is a prefix, a new sequence begins.
+
+``on_drift="mask"`` (TRL's ``fork_threshold_tokens``) joins a prompt that leaves the last completion late in it too.
+From there on the row has the prompt's ids, with mask 0: each sampled token has the ids before it that it was given.
 """
 
 from __future__ import annotations
@@ -49,10 +52,10 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
     if not have_wanted_versions(usable, options):
         left_out["policy_version"] = [step.id for step in usable]
         usable = []
-    all_rows = _build(usable, options)
-    rows = all_rows
-    if options.get("on_drift", "split") != "split":
-        rows = _without_drift(all_rows, options, left_out)
+    built = _build(usable, options)
+    how = options.get("on_drift", "split")
+    all_rows = _joined_over_drift(built, options) if how == "mask" else built
+    rows = _without_drift(all_rows, options, left_out) if how in ("raise", "drop") else all_rows
     tokens_cut = 0
     for row in rows:
         row.cut(options, left_out)
@@ -62,7 +65,7 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
     shares = _reward_shares(kept, trajectory.reward, options.get("reward", "copy"))
     closed = [row.close(share) for row, share in zip(kept, shares, strict=True)]
     breaks = tuple([row.opening_break for row in all_rows if row.opening_break is not None])
-    for row in all_rows:
+    for row in built:
         # A break refers to the rows before it: a cycle is never freed in trainers that switch the collector off.
         row.opening_break = None
     return Sequences(closed, _report(closed, kept, usable, left_out, breaks=breaks, tokens_cut=tokens_cut))
@@ -125,6 +128,39 @@ def _longest_prefix(ending: dict[Segment, list[Row]], prompt: Span, is_retokeniz
     return None
 
 
+def _joined_over_drift(rows: list[Row], options: SequenceOptions) -> list[Row]:
+    """The rows, each that begins with small drift joined to the one that it drifted from: ``on_drift="mask"``.
+
+    New ones: breaks are told by the rows as they were built. Rows are joined, and not steps: of two steps that go on
+    from a completion, the one that extends it exactly comes first, be it the later one.
+    """
+    made: list[Row] = []
+    row_of: dict[Row, Row] = {}
+    for row in rows:
+        found = None if row.opening_break is None else row.opening_break.closest()
+        whole = Row(row.is_retokenized)
+        whole.opening_break = row.opening_break
+        if found is not None:
+            (previous, completion, built), place = found
+            last = row_of[built]
+            if (
+                last.steps[-1][0] is previous
+                and last.is_retokenized == row.is_retokenized
+                # Of each step something is left: without, the step and its reward would be in no row.
+                and completion.start < place
+                and completion.stop - place <= options["within"]
+                and (last is made[-1] or not options.get("linear"))
+            ):
+                whole = last
+                whole.leaves[len(whole.steps) - 1] = place
+        if whole.segment is None:
+            made.append(whole)
+        whole.steps += row.steps
+        whole.segment, whole.end, whole.last_index = row.segment, row.end, row.last_index
+        row_of[row] = whole
+    return made
+
+
 def _without_drift(rows: list[Row], options: SequenceOptions, left_out: dict[str, list[str]]) -> list[Row]:
     drifts = [None if row.opening_break is None else row.opening_break.drift for row in rows]
     found = [drift for drift in drifts if drift is not None]
@@ -154,6 +190,7 @@ def _report(
     """Number of sampled tokens by the id of the step's object."""
     tokens = steps_used = trainable = truncated = constrained_tokens = 0
     tokens_with: dict[str, int] = {}
+    masked: dict[str, int] = {}
     extras_left_out: dict[str, dict[str, None]] = {}
     for row, one in zip(rows, closed, strict=True):
         tokens += row.length
@@ -162,6 +199,10 @@ def _report(
         for (step, _, _), (start, end) in zip(row.steps, one.spans, strict=False):
             sampled[id(step)] = end - start
             trainable += end - start
+        for at, place in row.leaves.items():
+            step, start, end = row.steps[at]
+            if start < row.length:
+                masked[step.id] = masked.get(step.id, 0) + end - place
         for name, count in one.extra_counts() if row.has_extras else ():
             tokens_with[name] = tokens_with.get(name, 0) + count
         for reason, ids in row.extras_left_out.items():
@@ -178,6 +219,7 @@ def _report(
         tokens=tokens,
         trainable_tokens=trainable,
         truncated=truncated,
+        masked=masked,
         constrained={grammar: tuple(ids) for grammar, ids in by_grammar.items()},
         constrained_tokens=constrained_tokens,
         tokens_with=tokens_with,
@@ -209,6 +251,9 @@ class Row:
         self.end = self.length = 0
         """Number of tokens before and after ``cut``."""
         self.steps: list[tuple[Step, int, int]] = []
+        """Each with begin and end of its completion, as it was sampled."""
+        self.leaves: dict[int, int] = {}
+        """Where the row leaves a completion for the ids of the next prompt, by the index of its step."""
         self.opening_break: Break | None = None
         self.last_index = 0
         """Index of its last step among the used steps."""
@@ -232,7 +277,8 @@ class Row:
         name = min(limits, key=limits.__getitem__)
         limit = limits[name]
         if options.get("truncate") == "turn":
-            self.length = max((end for _, _, end in self.steps if end <= limit), default=0)
+            ends = [self.leaves.get(at, end) for at, (_, _, end) in enumerate(self.steps)]
+            self.length = max((end for end in ends if end <= limit), default=0)
         else:
             self.length = min(self.end, limit) if prompt < limit else 0
         # Also of rows that are kept: a cut may fall before their last steps.
@@ -246,20 +292,24 @@ class Row:
 
         assert self.segment is not None
         length = self.length
-        whole = [one for one in self.steps if one[1] < length]
+        whole = [
+            (step, start, end, min(self.leaves.get(at, end), length))
+            for at, (step, start, end) in enumerate(self.steps)
+            if start < length
+        ]
         # With the step whose prompt the row may end in: the items in that part of the prompt are in the row.
         read = self.steps[: len(whole) + 1]
         steps = [step for step, _, _ in read]
         self.has_extras = any(map(has_extras, steps))
         del steps[len(whole) :]
-        spans = tuple([(start, min(end, length)) for _, start, end in whole])
+        spans = tuple([(start, stop) for _, start, _, stop in whole])
         mask = np.zeros(length, np.int8)
         for start, end in spans:
             mask[start:end] = 1
         mask.flags.writeable = False
         ids, rewards, versions, sources, modes, logprobs = zip(*map(_facts_of, steps), strict=True)
         # Of uncut spans: an advantage per token must fit the whole completion, also where the row is cut inside it.
-        advantages = map(advantage_array, steps, [end - start for _, start, end in whole])
+        advantages = map(advantage_array, steps, [end - start for _, start, end, _ in whole])
         return Sequence(
             token_ids=self.segment.ids(0, length),
             loss_mask=mask,

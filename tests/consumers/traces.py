@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -55,3 +56,13 @@ def trajectory_of(trace: Trace, reward: float | None = 1.0) -> Trajectory:
         for at, (prompt, completion, logprobs) in enumerate(trace)
     ]
     return Trajectory(id="trace", group_id="task", rollout_index=0, steps=steps, reward=reward)
+
+
+def conversation_of(trace: Trace) -> Trajectory:
+    """The same, with the messages of one conversation: a prompt that the turn before does not begin has drifted."""
+    run, said = trajectory_of(trace), list[Any]()
+    for at, step in enumerate(run.steps):
+        said = [*said, {"role": "user", "content": "?"}]
+        run.steps[at] = replace(step, messages=said)
+        said = [*said, {"role": "assistant", "content": "!"}]
+    return run

@@ -14,7 +14,7 @@ import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
 from rollout_trace.train.sequence import Sequence
-from tests.consumers.traces import Trace, traces, trajectory_of
+from tests.consumers.traces import Trace, conversation_of, traces
 from tests.strategies import PROFILE
 
 
@@ -110,16 +110,20 @@ EXPORTS = {
     "slime": of_slime, "tinker": of_tinker, "verl": of_verl,
 }  # fmt: skip
 LIMITS = st.none() | st.integers(1, 12)
-OPTIONS = st.fixed_dictionaries(
-    {},
-    optional={
-        "max_length": LIMITS,
-        "max_prompt_length": LIMITS,
-        "max_response_length": LIMITS,
-        "truncate": st.sampled_from(["token", "turn"]),
-        "linear": st.booleans(),
-        "on_drift": st.sampled_from(["split", "drop"]),
-    },
+OPTIONS = st.builds(
+    lambda options, within: {**options, "within": within} if options.get("on_drift") == "mask" else options,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "max_length": LIMITS,
+            "max_prompt_length": LIMITS,
+            "max_response_length": LIMITS,
+            "truncate": st.sampled_from(["token", "turn"]),
+            "linear": st.booleans(),
+            "on_drift": st.sampled_from(["split", "drop", "mask"]),
+        },
+    ),
+    st.integers(0, 4),
 )
 
 
@@ -127,7 +131,7 @@ OPTIONS = st.fixed_dictionaries(
 @PROFILE
 @given(trace=traces(), options=OPTIONS)
 def test_rows_are_those_of_the_sequences(name: str, trace: Trace, options: dict[str, Any]) -> None:
-    run = trajectory_of(trace)
+    run = conversation_of(trace)
     for step in run.steps:
         step.advantage = 1.0
     rows = run.sequences(**options)
@@ -142,13 +146,15 @@ def test_rows_are_those_of_the_sequences(name: str, trace: Trace, options: dict[
     assert left == {f"steps left out: {why}": repeated * len(ids) for why, ids in rows.report.left_out.items()}
     cut = [count for what, count in report.dropped.items() if what.startswith("tokens cut: ")]
     assert sum(cut) == repeated * rows.report.tokens_cut
+    masked = report.dropped.get("sampled tokens masked for drift", 0)
+    assert masked == repeated * sum(rows.report.masked.values())
 
 
 @PROFILE
 @given(trace=traces(), options=OPTIONS)
 def test_limits_are_kept_and_nothing_is_lost(trace: Trace, options: dict[str, Any]) -> None:
-    """Every sampled token is in one row, or its step is left out, or it was cut: whatever the limits."""
-    run = trajectory_of(trace)
+    """Every sampled token is in one row, or its step is left out, or it was cut or masked: whatever the limits."""
+    run = conversation_of(trace)
     rows = run.sequences(**options)
     for row in rows:
         response = len(row.token_ids) - row.prompt_length
@@ -165,4 +171,4 @@ def test_limits_are_kept_and_nothing_is_lost(trace: Trace, options: dict[str, An
             sampled = steps[name].completion_token_ids
             assert sampled is not None
             assert np.array_equal(row.token_ids[begin:end], sampled[: end - begin])
-            assert row.truncated or end - begin == len(sampled)
+            assert row.truncated or end - begin + rows.report.masked.get(name, 0) == len(sampled)

@@ -127,7 +127,7 @@ def conversations(draw: st.DrawFn) -> list[Placed]:
 def test_it_finds_what_comparing_with_each_would(placed: list[Placed]) -> None:
     earlier = Earlier(placed)
     for count, (step, completion, _) in enumerate(placed):
-        assert earlier.predecessor(count) is plain_before(step, placed[:count])
+        assert next(earlier.predecessors(count), None) is plain_before(step, placed[:count])
         assert earlier.shares_start(count, completion) == plain_alike(step, completion, placed[:count])
 
 
@@ -263,11 +263,12 @@ def test_a_report_finds_in_another_process_what_it_found_here() -> None:
     assert any(drift is not None for _, _, drift in found)
 
 
-def test_a_report_is_freed_without_the_garbage_collector() -> None:
+@pytest.mark.parametrize("options", [{}, {"on_drift": "mask", "within": 1}], ids=["split", "mask"])
+def test_a_report_is_freed_without_the_garbage_collector(options: Any) -> None:
     """Trainers switch it off: a cycle would keep every trajectory whose prompts break."""
     gc.disable()
     try:
-        rows = window(20, agents=2).sequences()
+        rows = window(20, agents=2).sequences(**options)
         assert any(one.is_fork or one.is_root or one.drift for one in rows.report.breaks)
         earlier = weakref.ref(rows.report.breaks[0]._earlier)
         del rows

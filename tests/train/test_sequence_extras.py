@@ -87,15 +87,20 @@ def run(*steps: Step, **facts: Any) -> rt.Trajectory:
 
 
 def naive(row: rt.Sequence, steps: list[Step]) -> dict[str, list[Any]]:
-    """What each position of a row has, by looking for it in the row's steps one by one; None where nothing is."""
-    own = [one for name in row.step_ids for one in steps if one.id == name]
+    """What each position of a row has, by looking for it in the row's steps one by one; None where nothing is.
+
+    A step says nothing of what stands behind its part of the row.
+    """
+    own = [
+        (one, end) for name, (_, end) in zip(row.step_ids, row.spans, strict=True) for one in steps if one.id == name
+    ]
     found: dict[str, list[Any]] = {name: [None] * len(row.token_ids) for name in ("experts", "scores", "prompt_top")}
     sampled: dict[str, list[Any]] = {name: [None] * len(row.token_ids) for name in ("top", "mask", "version")}
-    for one in own:
+    for one, end in own:
         assert one.prompt_token_ids is not None
         assert one.completion_token_ids is not None
         n_prompt, n_sampled = len(one.prompt_token_ids), len(one.completion_token_ids)
-        for at in range(len(row.token_ids)):
+        for at in range(end):
             if one.routed_experts is not None and found["experts"][at] is None:
                 place = at - (n_prompt + n_sampled - 1 - len(one.routed_experts))
                 if 0 <= place < len(one.routed_experts):
@@ -155,6 +160,34 @@ def test_a_row_of_five_turns_has_everything_at_its_place() -> None:
         "prompt_logprobs": 21, "prompt_top_tokens": 21, "top_tokens": 15, "sampling_mask": 15, "routed_experts": 24,
         "policy_spans": 15,
     }  # fmt: skip
+
+
+def test_ids_of_the_next_prompt_have_what_the_next_step_had() -> None:
+    """``on_drift="mask"``: what the first step had where it is left was of other ids, or behind them."""
+    question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}
+    first = whole(0, [1, 2], [3, 4, 5], messages=[question])
+    second = whole(1, [1, 2, 3, 7, 8, 9], [6], messages=[question, answer, question])
+    (row,) = run(first, second).sequences(on_drift="mask", within=2)
+    assert row.token_ids.tolist() == [1, 2, 3, 7, 8, 9, 6]
+    assert in_row(row) == naive(row, [first, second])
+    assert row.routed_experts is not None
+    assert first.routed_experts is not None
+    assert second.routed_experts is not None
+    assert np.array_equal(row.routed_experts[:6], [*first.routed_experts[:3], *second.routed_experts[3:6]])
+    assert row.prompt_logprobs is not None
+    assert second.prompt_logprobs is not None
+    assert np.array_equal(row.prompt_logprobs[3:6], second.prompt_logprobs[3:6])
+    assert row.sampling_mask is not None
+    assert (row.sampling_mask.counts > 0).tolist() == [False, False, True, False, False, False, True]
+    assert row.top_tokens is not None
+    assert (row.top_tokens.ids >= 0).any(axis=1).tolist() == (row.loss_mask == 1).tolist()
+    assert row.policy_spans == (PolicySpan(2, 3, "v0"), PolicySpan(6, 7, "v1"))
+    # Without the second step's, nothing is known of them.
+    bare = replace(second, routed_experts=None, prompt_logprobs=None, prompt_top_tokens=None)
+    (row,) = run(first, bare).sequences(on_drift="mask", within=2)
+    assert in_row(row) == naive(row, [first, bare])
+    assert row.routed_experts_mask is not None
+    assert row.routed_experts_mask.tolist() == [1, 1, 1, 0, 0, 0, 0]
 
 
 def test_a_row_without_extras_has_none() -> None:
@@ -452,6 +485,7 @@ def shared_rows(steps: list[Step]) -> list[Step]:
 def traces(draw: st.DrawFn) -> list[Step]:
     """Turns, branches and siblings of two talks; each step has any of the extras, and may be left out."""
     talks: list[list[int]] = [[], []]
+    questions: list[list[Any]] = [[{"role": "user", "content": talk}] for talk in "ab"]
     made: list[Step] = []
     for number in range(draw(st.integers(1, 7))):
         talk = draw(st.integers(0, 1))
@@ -461,17 +495,25 @@ def traces(draw: st.DrawFn) -> list[Step]:
         one = whole(number, prompt, completion, first=draw(st.integers(0, len(prompt) + len(completion) - 1)))
         names = ("prompt_logprobs", "prompt_top_tokens", "top_tokens", "sampling_mask", "routed_experts")
         gone: dict[str, Any] = {name: None for name in names if not draw(st.integers(0, 3))}
-        one = replace(one, **gone, trainable=draw(st.integers(0, 5)) > 0)
-        talks[talk] = [*prompt, *completion]
+        one = replace(one, **gone, messages=questions[talk], trainable=draw(st.integers(0, 5)) > 0)
+        # The next prompt of the talk may lack the end of the answer, or have another one.
+        kept = len(completion) - draw(st.sampled_from([0, 0, 0, 1, 2]))
+        talks[talk] = [*prompt, *completion[: max(kept, 0)]]
+        questions[talk] = [*questions[talk], {"role": "assistant", "content": str(number)}, {"role": "user"}]
         made.append(one)
     return made
 
 
+OPTIONS: list[Any] = [{}, {"on_drift": "mask", "within": 1}, {"on_drift": "mask", "within": 9}]
+
+
 @settings(max_examples=examples(900))
-@given(traces(), st.booleans(), st.none() | st.integers(1, 20))
-def test_every_position_has_what_its_steps_had(steps: list[Step], shared: bool, limit: int | None) -> None:
+@given(traces(), st.booleans(), st.none() | st.integers(1, 20), st.sampled_from(OPTIONS))
+def test_every_position_has_what_its_steps_had(
+    steps: list[Step], shared: bool, limit: int | None, options: Any
+) -> None:
     used = shared_rows(steps) if shared else steps
-    for row in run(*used).sequences(max_length=limit):
+    for row in run(*used).sequences(max_length=limit, **options):
         expected = naive(row, steps)
         has_all = all(one.sampling_mask is not None for one in steps if one.id in row.step_ids)
         if not has_all:

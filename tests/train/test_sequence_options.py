@@ -307,7 +307,7 @@ def test_retokenized_ids_are_in_no_row_with_the_engines() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_drift": "ignore"}, "on_drift='ignore': expected 'split', 'raise', 'drop'"),
+        ({"on_drift": "ignore"}, "on_drift='ignore': expected 'split', 'raise', 'drop', 'mask'"),
         ({"reward": "mean"}, "reward='mean': expected 'copy', 'last', 'split'"),
         ({"max_length": 0}, "max_length=0: expected a number of tokens"),
         ({"truncate": "step"}, "truncate='step': expected 'token', 'turn'"),
@@ -330,7 +330,7 @@ def test_a_version_is_no_set_of_versions(version: Any) -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"no option max_lenght; it has linear, on_drift, max_length,"):
+    with pytest.raises(TypeError, match=r"no option max_lenght; it has linear, on_drift, within, max_length,"):
         trajectory().sequences(max_lenght=3)  # type: ignore[call-arg]
 
 

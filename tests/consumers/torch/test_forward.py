@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausal
 
 from tests.consumers import vllm_extras
 from tests.consumers.recorded import DATA
+from tests.train.test_drift import recorded
 
 pytestmark = pytest.mark.filterwarnings("default")  # of transformers
 
@@ -154,3 +155,32 @@ def test_masks_hold_every_sampled_id_and_give_its_logprob() -> None:
             assert abs(float(among[list(kept).index(token)]) - step.logprobs[at]) < 1e-4, name
             compared += 1
     assert compared > 50
+
+
+@pytest.mark.parametrize("name", ["multiturn_sampled", "multiturn_greedy"])
+def test_ratios_of_a_row_over_masked_drift_are_1(name: str) -> None:
+    """Of all that keeps mask 1. The sampled tokens that lost it would not have been, in the place of the row's."""
+    run = recorded(name)
+    (row,) = (rows := run.sequences(on_drift="mask", within=24))
+    assert len(run.sequences()) == 3
+    assert row.logprobs is not None
+    sampled = row.loss_mask == 1
+    assert sampled.sum() == 3 * 24 - sum(rows.report.masked.values())
+    assert np.abs(np.exp(scored(row.token_ids) - row.logprobs) - 1)[sampled].max() < 1e-3
+    before, after = run.steps[:2]
+    assert before.prompt_token_ids is not None
+    assert before.completion_token_ids is not None
+    assert after.prompt_token_ids is not None
+    assert after.completion_token_ids is not None
+    assert after.logprobs is not None
+    # Had the row the sampled ids, the next completion were behind a prefix that its model did not read.
+    kept = np.concatenate([before.prompt_token_ids, before.completion_token_ids, after.prompt_token_ids[-20:]])
+    whole = np.concatenate([kept, after.completion_token_ids])
+    assert np.abs(np.exp(scored(whole)[len(kept) :] - after.logprobs) - 1).max() > 0.01
+
+
+def scored(ids: Any) -> Any:
+    """The model's logprob of each id given those before it; 0.0 of the first."""
+    with torch.no_grad():
+        scores = torch.log_softmax(dense()(torch.tensor(ids[None], dtype=torch.int64)).logits[0], -1).numpy()
+    return np.concatenate([[0.0], scores[np.arange(len(ids) - 1), ids[1:]]])

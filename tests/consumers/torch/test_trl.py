@@ -14,6 +14,7 @@ import pytest
 import torch
 from datasets import Dataset, load_dataset
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from page_blocks import blocks_below
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer
 from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
@@ -28,7 +29,7 @@ from rollout_trace.train.groups import groups
 from tests.amount import examples
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
-from tests.consumers.traces import Trace, traces, trajectory_of
+from tests.consumers.traces import Trace, conversation_of, traces, trajectory_of
 
 pytestmark = [  # of the trainers themselves
     pytest.mark.filterwarnings("default"),
@@ -266,3 +267,27 @@ def test_sequences_are_those_of_trls_asynchronous_worker(trace: Trace) -> None:
     assert [row.loss_mask.tolist() for row in rows] == [one.completion_mask for one in expected]
     assert [row.logprobs.tolist() for row in rows] == [one.old_log_probs for one in expected]  # type: ignore[union-attr]
     assert len(rows) == tally["fork"] + bool(turns)
+
+
+def in_conversation(trace: Trace) -> Trace:
+    """The turns of which the prompt leaves the answer before it inside, or not at all: where TRL, too, loses no answer
+    whole, as it does with each prompt that is sent twice."""
+    kept: Trace = []
+    for turn in trace:
+        before, answer, _ = kept[-1] if kept else ([], [], [])
+        if not kept or turn[0][: len(before) + 1] == [*before, answer[0]] or turn[0][: len(before)] != before:
+            kept.append(turn)
+    return kept
+
+
+@settings(max_examples=examples(2000))
+@given(traces().map(in_conversation), st.integers(0, 5))
+def test_masked_drift_is_that_of_trls_asynchronous_worker(trace: Trace, within: int) -> None:
+    """Its ``fork_threshold`` is the first number of tokens that is too many; its turns are one conversation."""
+    turns = [TurnRecord(prompt, completion, logprobs) for prompt, completion, logprobs in trace]
+    expected, tally = _chain_to_sequences(turns, ("rollout", 0), within + 1)  # type: ignore[arg-type, unused-ignore]
+    rows = conversation_of(trace).sequences(linear=True, on_drift="mask", within=within)
+    assert [row.token_ids.tolist() for row in rows] == [one.input_ids for one in expected]
+    assert [row.loss_mask.tolist() for row in rows] == [one.completion_mask for one in expected]
+    assert [row.logprobs.tolist() for row in rows] == [one.old_log_probs for one in expected]  # type: ignore[union-attr]
+    assert len(rows.report.masked) == tally["realign"]
