@@ -241,6 +241,7 @@ class _Seam:
         self._kind = _Kind(bool(found.answer.get("content")) or not names, names, leads)
         self._call_ids = tuple(str(one) for _, _, one in calls)
         self._found, self._settings, self._seams = found, settings, seams
+        self._stopped_by = None if found.step is None else found.step.stop_reason
 
     def check(self, prompt: Any) -> Generator[Render, Sequence[int], None]:
         """Checks that the earlier prompt begins its answer as the stand-in does.
@@ -293,6 +294,9 @@ class _Seam:
         shared = rest[: _common(rest, ending.tail)]
         of_text = yield from self._ending(self._kind.of_text)
         end = of_text.tail[0]
+        if end not in shared and last in shared and self._stopped_by == last:
+            # Turns without an end of their own: the token of the role behind them stopped it, as GLM's.
+            return shared.index(last) + 1
         if end not in shared:
             raise ByText("end_of_turn", "the end of a turn was not found in what the template renders.")
         if last != end and last in shared and not is_cut:

@@ -10,6 +10,7 @@ from openai import InternalServerError
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace.testing.tokenizer import ByteTokenizer
 
 from .agents import TOKENIZER, TOOLS, check_steps, exact, ids_of, numbered, says, spelled, texts
 from .test_exact_turns import USER, _closed, asked, said, user, wrapped  # noqa: F401
@@ -186,6 +187,35 @@ def test_thinking_that_is_none_of_the_trajectory_s_is_left_to_the_template() -> 
         asked(client, messages)
         asked(client, messages, user("three"))
     assert texts(trajectory.steps) == [None, "thinking"]
+
+
+class EndedByRoles(ByteTokenizer):
+    """Turns that have no end of their own: the token of the next role ends them, as GLM's."""
+
+    @property
+    def eos_token_id(self) -> int:
+        (found,) = self.encode("<|observation|>")
+        return found
+
+    def _header(self, role: str) -> list[int]:
+        return self.encode("<|observation|>\n" if role == "tool" else f"<|{role}|>\n")
+
+    def _footer(self) -> list[int]:
+        return []
+
+
+def test_a_turn_that_the_role_behind_it_ends() -> None:
+    tokenizer = EndedByRoles(("<|user|>", "<|assistant|>", "<|observation|>"))
+    reply = Reply(None, [("tool", '{"a":  1}')], stop_reason=tokenizer.eos_token_id)
+    with ScriptedServer(lambda request: reply, tokenizer=tokenizer) as server, rt.trajectory() as trajectory:
+        client = wrapped(server)
+        messages: list[Any] = [USER]
+        for _ in range(3):
+            asked(client, messages, tools=TOOLS)
+            messages += results(messages[-1])
+    assert exact(trajectory.steps) == [False, True, True], [step.exact_turn for step in trajectory.steps]
+    served = tokenizer.decode(ids_of(trajectory.steps[2].prompt_token_ids))
+    assert served == tokenizer.apply_chat_template(trajectory.steps[2].messages or (), TOOLS, tokenize=False)
 
 
 def test_a_stop_text_is_served_once() -> None:
