@@ -244,10 +244,13 @@ class _Seam:
         self._stopped_by = None if found.step is None else found.step.stop_reason
 
     def check(self, prompt: Any) -> Generator[Render, Sequence[int], None]:
-        """Checks that the earlier prompt begins its answer as the stand-in does.
+        """Checks that the earlier prompt begins its answer as the stand-in does, which has the calls of all results.
 
-        Some templates look far back for that: for ``/no_think`` in the system prompt.
+        Some templates look far back: for ``/no_think`` in the system prompt, for the name of a result's tool.
         """
+        answered = {str(one["tool_call_id"]) for one in self._found.new if one.get("tool_call_id") is not None}
+        if not answered.issubset(self._call_ids):
+            raise ByText("template", "a result is of a call that is not in the last answer.")
         of_text = yield from self._ending(self._kind.of_text)
         opening = of_text.opening
         if self._behind_results:

@@ -80,6 +80,16 @@ def another_role(client: Any) -> None:
     asked(client, messages, user("three"))
 
 
+def a_late_result(client: Any) -> None:
+    """Some templates look its tool's name up by the id of its call."""
+    messages: list[Any] = [USER]
+    asked(client, messages, tools=TOOLS)
+    early, late = results(messages[-1])
+    asked(client, messages, early, tools=TOOLS)
+    asked(client, messages, late, tools=TOOLS)
+    asked(client, messages, user("go on"), tools=TOOLS)
+
+
 def an_answer_in_parts(client: Any) -> None:
     messages: list[Any] = [USER]
     asked(client, messages)
@@ -143,6 +153,7 @@ HISTORIES: dict[Agent, tuple[Any, list[str | None]]] = {
     a_retry_of_two_choices: (lambda request, choice, messages: says(f"hello {choice}"), ["exact"] * 6),
     users_merged: (numbered, ["exact", "history_changed", "exact"]),
     an_answer_stripped: (lambda request: says("hello \n"), ["history_changed"]),
+    a_late_result: ([TWO_CALLS, says("hello"), says("hello"), says("ok")], ["exact", "template", "exact"]),
     another_role: (numbered, ["history_changed", "exact"]),
     an_answer_in_parts: (numbered, ["exact", "history_changed"]),
     empty_answers: (lambda request: says(""), ["exact"] * 3),
