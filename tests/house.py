@@ -34,7 +34,7 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 17),
     "data": (3850, 15),
-    "wire": (10650, 40),
+    "wire": (10700, 40),
     "file": (10050, 32),
     "record": (7750, 26),
     "clients": (6450, 26),

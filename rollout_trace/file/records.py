@@ -170,7 +170,7 @@ class StepRecord(Record):
 
 FACTS = {
     **{name: name for name in ("agent", "engine", "model", "response_model", "response_id", "sampling", "stop_reason")},
-    **{name: name for name in ("usage", "cost", "attempts", "error", "extra", "extra_issues", "choice")},
+    **{name: name for name in ("usage", "cost", "attempts", "error", "extra", "extra_issues", "choice", "exact_turn")},
     "time_to_first_token_ms": "time_to_first_token",
 }
 """What a step has beside messages, answer and tokens: names in its record, and those of the step's fields."""

@@ -86,9 +86,12 @@ def _step_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
             yield _issue_finding(step, step.token_issue)
     if not step.trainable or step.status in ("cached", "superseded"):
         return
-    if step.exact_turn is not None and step.exact_turn.reason is not None:
-        code = "ids_not_served" if step.exact_turn.reason == "not_served" else "sent_as_text"
-        yield finding(code, f"{step.exact_turn.reason}: {step.exact_turn.detail}", step.id)
+    turn = step.exact_turn
+    # An answer that did not come says nothing of what was served.
+    is_known = step.status == "ok" or step.prompt_token_ids is not None
+    if turn is not None and turn.reason is not None and (turn.reason != "not_served" or is_known):
+        code = "ids_not_served" if turn.reason == "not_served" else "sent_as_text"
+        yield finding(code, f"{turn.reason}: {turn.detail}", step.id)
     if step.token_issue is not None:
         yield _issue_finding(step, step.token_issue)
     elif step.status == "ok":

@@ -111,6 +111,8 @@ class _Ending:
     """Ids up to the end of what the stand-in says."""
     tail: tuple[int, ...]
     """Ids behind it, of the end of the turn and of the message after it."""
+    opening: tuple[int, ...]
+    """Ids of the beginning of an answer behind that."""
 
 
 class Seams:
@@ -196,7 +198,9 @@ def check_step(step: Step, protocol: str, body: Mapping[str, Any], tools: Any) -
     if (tools or None) != (step.tools or None):
         raise ByText("settings_changed", "the tools are not those of the earlier call.")
     sampling = step.sampling or {}
-    changed = [name for name in TEMPLATE_FIELDS if (body.get(name) or None) != (sampling.get(name) or None)]
+    # Ids of an earlier prompt may have been cut off.
+    names = (*TEMPLATE_FIELDS, "truncate_prompt_tokens", "truncation", "truncation_side")
+    changed = [name for name in names if (body.get(name) or None) != (sampling.get(name) or None)]
     if changed:
         raise ByText("settings_changed", f"{changed[0]} is not that of the earlier call.")
     if step.prompt_token_ids is None or step.completion_token_ids is None or not len(step.completion_token_ids):
@@ -218,8 +222,9 @@ def prompt_ids(found: Found, settings: Hashable, seams: Seams) -> Rendering:
     prompt, completion = found.step.prompt_token_ids, found.step.completion_token_ids
     assert prompt is not None
     assert completion is not None
-    last = int(completion[-1])
-    seam = yield from _Seam(found, settings, seams).ids(last, is_cut(found.step))
+    last, behind = int(completion[-1]), _Seam(found, settings, seams)
+    yield from behind.check(prompt)
+    seam = yield from behind.ids(last, is_cut(found.step))
     return (*prompt.tolist(), *completion.tolist(), *seam)
 
 
@@ -229,9 +234,29 @@ class _Seam:
     def __init__(self, found: Found, settings: Hashable, seams: Seams) -> None:
         calls = calls_in(found.answer)
         names = tuple(str(name) for name, _, _ in calls)
-        self._kind = _Kind(bool(found.answer.get("content")) or not names, names)
+        sent = [] if found.step is None else found.step.messages or []
+        leads = _role(sent[0]) if sent else None
+        leads = leads if leads in ("system", "developer") else None
+        self._behind_results = bool(sent) and _role(sent[-1]) not in ("user", "system", "developer")
+        self._kind = _Kind(bool(found.answer.get("content")) or not names, names, leads)
         self._call_ids = tuple(str(one) for _, _, one in calls)
         self._found, self._settings, self._seams = found, settings, seams
+        self._stopped_by = None if found.step is None else found.step.stop_reason
+
+    def check(self, prompt: Any) -> Generator[Render, Sequence[int], None]:
+        """Checks that the earlier prompt begins its answer as the stand-in does, which has the calls of all results.
+
+        Some templates look far back: for ``/no_think`` in the system prompt, for the name of a result's tool.
+        """
+        answered = {str(one["tool_call_id"]) for one in self._found.new if one.get("tool_call_id") is not None}
+        if not answered.issubset(self._call_ids):
+            raise ByText("template", "a result is of a call that is not in the last answer.")
+        of_text = yield from self._ending(self._kind.of_text)
+        opening = of_text.opening
+        if self._behind_results:
+            opening = self._seams.get((self._settings, self._kind.leads, "behind results")) or opening
+        if prompt[len(prompt) - len(opening) :].tolist() != [*opening]:
+            raise ByText("template", _FAR_BACK)
 
     def ids(self, last: int, is_cut: bool) -> Rendering:
         """The ids behind a completion that ends with an id, or is cut."""
@@ -270,8 +295,11 @@ class _Seam:
     ) -> Generator[Render, Sequence[int], int]:
         """Where in ``rest`` begins what the completion does not have: behind its own end of turn, or with it."""
         shared = rest[: _common(rest, ending.tail)]
-        of_text = ending if not self._kind.calls else (yield from self._ending(_Kind(True, ())))
+        of_text = yield from self._ending(self._kind.of_text)
         end = of_text.tail[0]
+        if end not in shared and last in shared and self._stopped_by == last:
+            # Turns without an end of their own: the token of the role behind them stopped it, as GLM's.
+            return shared.index(last) + 1
         if end not in shared:
             raise ByText("end_of_turn", "the end of a turn was not found in what the template renders.")
         if last != end and last in shared and not is_cut:
@@ -297,6 +325,8 @@ class _Seam:
             self._seams.fail(key, failure)
             raise
         self._seams.keep(key, found)
+        if kind.calls:
+            self._seams.keep((self._settings, kind.leads, "behind results"), found.opening)
         return found
 
 
@@ -306,16 +336,23 @@ def _learnt(kind: _Kind, ids: tuple[str, ...] | None) -> Generator[Render, Seque
     one = yield Render([*history, *reply], False)
     two = yield Render([*_history(kind, "z", ids), *reply], False)
     # As a run goes on: some templates write answers otherwise once a message of the user comes after them.
-    longer = yield Render([*history, *reply, *history[1:], *reply], False)
+    longer = yield Render([*history, *reply, *history[-1:], *reply], True)
     if [*longer[: len(one)]] != [*one]:
         raise ByText("template", _LOOKS_BACK)
     n_tail = _common(one[::-1], two[::-1])
     if _common(one, two) >= len(one) - n_tail or not n_tail:
         raise ByText("template", "the template renders two different answers alike.")
-    return _Ending(tuple(one[: len(one) - n_tail]), tuple(one[len(one) - n_tail :]))
+    tail = [*one[len(one) - n_tail :]]
+    ends = (at for at in range(len(longer), len(one), -1) if [*longer[at - n_tail : at]] == tail)
+    end = next(ends, None)
+    if end is None:
+        # The second time it was rendered otherwise: some templates number the rounds.
+        raise ByText("template", _FAR_BACK)
+    return _Ending(tuple(one[: len(one) - n_tail]), tuple(tail), tuple(longer[end:]))
 
 
 _LOOKS_BACK: Final = "the template renders earlier messages by what comes after them."
+_FAR_BACK: Final = "the template renders new messages by what stands far before them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,10 +362,20 @@ class _Kind:
     has_text: bool
     calls: tuple[str, ...]
     """Names of the tools that are called."""
+    leads: str | None
+    """The role of the system prompt; None without one. Some templates write it before the last message of the user."""
+
+    @property
+    def of_text(self) -> _Kind:
+        """Itself; of an answer with calls that of a text. Behind results a system prompt stays where it is."""
+        return _Kind(True, (), None) if self.calls else self
 
 
 def _history(kind: _Kind, said: str, ids: Sequence[str], added: str = "") -> list[dict[str, Any]]:
-    """A message of the user and an answer that says one letter: as text, or as the argument of its last call."""
+    """A message of the user and an answer that says one letter: as text, or as the argument of its last call.
+
+    Behind a system prompt, where the conversation has one.
+    """
     answer: dict[str, Any] = {"role": "assistant", "content": f"{said}{added}"}
     if kind.calls:
         answer["content"] = "x" if kind.has_text else ""
@@ -336,7 +383,12 @@ def _history(kind: _Kind, said: str, ids: Sequence[str], added: str = "") -> lis
             {"id": one, "type": "function", "function": {"name": name, "arguments": f'{{"a": "{said}"}}'}}
             for name, one in zip(kind.calls, ids, strict=True)
         ]
-    return [{"role": "user", "content": "x"}, answer]
+    first = [] if kind.leads is None else [{"role": kind.leads, "content": "x"}]
+    return [*first, {"role": "user", "content": "x"}, answer]
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, Mapping) else "user" if isinstance(message, str) else None
 
 
 def _reply(ids: Sequence[str]) -> list[dict[str, Any]]:

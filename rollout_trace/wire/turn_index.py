@@ -206,6 +206,7 @@ class TurnIndex(MessageTree):
                 continue
             sent = list(step.messages)
             found, node = self._find(step.protocol, sent)
+            self._starts.add(node.start)
             self._steps.setdefault(node, []).append(step)
             self._answers.add(_answer_key(step))
             self._recent = [_Sent(step.protocol, sent, node, found), *self._recent[: _RECENT - 1]]
@@ -225,8 +226,6 @@ class TurnIndex(MessageTree):
         found, node, at = (_NOTHING, self.root, 0) if known is None else (known.found, known.node, len(known.messages))
         path = self._walk(node, _chat(protocol, messages[at:]))
         is_known = at > 0 or self._is_known(path)
-        if path:
-            self._starts.add(path[-1][1].start)
         found, first_new = found._replace(new=[*found.new]), found.changed
         for message, one, is_new in path:
             answered = self._answered(node, message)
@@ -236,6 +235,8 @@ class TurnIndex(MessageTree):
             else:
                 first_new = one.depth - 1 if first_new is None and is_new else first_new
                 found.new.append(message)
+                if message.get("role") == "assistant" and _reasoning(message) is not None:
+                    found = found._replace(thought=True)
                 if is_known and message.get("role") == "assistant":
                     found = found._replace(changed=one.depth - 1 if first_new is None else first_new)
             node = one
@@ -283,7 +284,7 @@ class TurnIndex(MessageTree):
         same = with_ids or same
         if same:
             return next(one for one in same if one.call_id == same[-1].call_id), ""
-        return next(((one, added) for one in reversed(asked_of) if (added := _added(one, message))), None)
+        return next(((one, added) for one in reversed(asked_of) if (added := _added(one, message)) is not None), None)
 
 
 def _reasonings(step: Step) -> tuple[Hashable, ...]:
@@ -306,16 +307,18 @@ def is_cut(step: Step) -> bool:
     return not ended or step.stop_reason is not None
 
 
-def _added(step: Step, message: Message) -> str:
-    """The text of a message behind all that a step sampled; empty where it does not begin with that."""
+def _added(step: Step, message: Message) -> str | None:
+    """The text of a message behind all that a step sampled; None where it does not begin with that."""
     text = _content(message.get("content"))
     if not is_cut(step) or not isinstance(text, str) or calls_in(message) or step.completion is None:
-        return ""
+        return None
+    if step.token_texts is None and step.stop_reason is not None:
+        return None  # How much of the stop text was sampled is not known.
     # With the stop text, which the content of the answer lacks.
     sampled = step.completion.content if step.token_texts is None else "".join(step.token_texts)
     if not isinstance(sampled, str) or not sampled or step.completion.reasoning or step.completion.tool_calls:
-        return ""
-    return text[len(sampled) :] if text.startswith(sampled) else ""
+        return None
+    return text[len(sampled) :] if text.startswith(sampled) else None
 
 
 def _answer_key(step: Step) -> Hashable:

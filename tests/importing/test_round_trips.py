@@ -15,7 +15,7 @@ import rollout_trace as rt
 from rollout_trace import export, importing
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
-from tests.consumers import recorded
+from tests.consumers import exact_runs, recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.strategies import PROFILE, trajectories
 
@@ -67,6 +67,16 @@ def test_what_was_exported_comes_back(kind: str, make: Callable[[], list[rt.Traj
             if is_there and step.status == "ok" and is_text and step.completion is not None:
                 assert same.completion is not None
                 assert (same.completion.content or "") == step.completion.content
+
+
+@pytest.mark.parametrize("kind", ["atif", "verifiers"])
+def test_what_became_of_exact_turns_comes_back(kind: str, tmp_path: Path) -> None:
+    made, _ = exact_runs.record()
+    found = {one.id: one for one in importing.SOURCES[kind].importer(write(kind, tmp_path, made))}
+    for one in made:
+        turns = {step.id: step.exact_turn for step in found[one.id].steps}
+        assert turns == {step.id: step.exact_turn for step in one.steps}
+        assert rows_of(found[one.id]) == rows_of(one)
 
 
 @given(traces())

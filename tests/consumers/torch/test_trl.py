@@ -27,7 +27,7 @@ from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.amount import examples
-from tests.consumers import recorded
+from tests.consumers import exact_runs, recorded
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, conversation_of, traces, trajectory_of
 
@@ -158,6 +158,39 @@ def test_grpo_trains_on_recorded_rollouts(tmp_path: Path) -> None:
     }
     assert batch["advantages"].tolist() == pytest.approx([advantages[one.id] for one in order], abs=1e-5)
     assert trainer.state.global_step == 1
+
+
+def test_grpo_trains_on_the_ids_that_exact_turns_were_served(tmp_path: Path) -> None:
+    runs, served = exact_runs.record()
+    outermost = [run for run in runs if run.parent_id is None]
+    _, batch, ((rewards, others), *_) = replayed(outermost, tmp_path, several="longest", report=ExportReport())
+    names = {run.id: str(run.name) for run in runs}
+    for at, name in enumerate(map(names.__getitem__, others["trajectory_id"])):
+        row = max(served[name], key=lambda one: sum(one.mask))
+        prompt, prompt_mask = batch["prompt_ids"][at], batch["prompt_mask"][at].bool()
+        completion, mask = batch["completion_ids"][at], batch["completion_mask"][at].bool()
+        assert prompt[prompt_mask].tolist() == row.ids[: row.prompt_length]
+        assert completion[mask].tolist() == row.ids[row.prompt_length :]
+        assert batch["tool_mask"][at][mask].tolist() == row.mask[row.prompt_length :]
+        assert batch["sampling_per_token_logps"][at][mask].tolist() == row.logprobs[row.prompt_length :]
+    assert dict(zip(others["trajectory_id"], rewards, strict=True)) == {run.id: run.reward for run in outermost}
+
+
+def test_sft_learns_what_exact_turns_sampled(tmp_path: Path) -> None:
+    runs, served = exact_runs.record()
+    rows = [row for _, row in exact_runs.expected(runs, served)]
+    (batch,) = sft(trl(runs), tmp_path).get_train_dataloader()
+    labels = [[one if sampled else -100 for one, sampled in zip(row.ids, row.mask, strict=True)] for row in rows]
+    assert unpadded(batch) == sorted(zip([row.ids for row in rows], labels, strict=True))
+
+
+def test_trls_asynchronous_worker_makes_the_same_rows_of_exact_turns() -> None:
+    runs, served = exact_runs.record()
+    for run in runs:
+        turns = [TurnRecord(*turn) for row in served[str(run.name)] for turn in row.turns]
+        expected, _ = _chain_to_sequences(turns, ("rollout", 0), 0)  # type: ignore[arg-type, unused-ignore]
+        found = [(row["input_ids"], [int(label != -100) for label in row["labels"]]) for row in trl(run)]
+        assert found == [(one.input_ids, one.completion_mask) for one in expected]
 
 
 def test_the_page_replays_recorded_runs(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.amount import examples
-from tests.consumers import recorded, vllm_extras
+from tests.consumers import exact_runs, recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, runs
@@ -76,6 +76,26 @@ def same(trajectories: list[rt.Trajectory], batch: DataProto) -> None:
 def test_the_batch_has_the_recorded_tokens(made: Any) -> None:
     trajectories = made()
     same(trajectories, batch_of(verl(trajectories)))
+
+
+def test_the_batch_has_the_ids_that_exact_turns_were_served() -> None:
+    runs, served = exact_runs.record()
+    batch = batch_of(verl(runs, report=ExportReport()))
+    rows = exact_runs.expected(runs, served)
+    assert len(batch) == len(rows)
+    for at, (run, row) in enumerate(rows):
+        one = batch.batch[at]
+        read = one["attention_mask"].bool()
+        cut, width = row.prompt_length, one["prompts"].shape[0]
+        answered = read[width:]
+        assert one["prompts"][read[:width]].tolist() == row.ids[:cut]
+        assert one["responses"][answered].tolist() == row.ids[cut:]
+        assert one["input_ids"][read].tolist() == row.ids
+        assert one["response_mask"][answered].tolist() == row.mask[cut:]
+        assert one["rollout_log_probs"][answered].tolist() == row.logprobs[cut:]
+        assert one["rm_scores"].sum().item() == run.reward
+        assert batch.non_tensor_batch["__num_turns__"][at] == 2 * len(row.turns)
+        assert batch.non_tensor_batch["trajectory_id"][at] == run.id
 
 
 def test_the_batch_survives_verls_own_file(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rollout_trace.export._verifiers import verifiers, write_verifiers
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 from rollout_trace.wire import PROTOCOLS
-from tests.consumers import recorded, vllm_extras
+from tests.consumers import exact_runs, recorded, vllm_extras
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.strategies import PROFILE, trajectories
 
@@ -57,6 +57,20 @@ def test_branches_are_the_sequences(make: Callable[[], list[rt.Trajectory]], tmp
     for trajectory in made:
         assert branches_of(found[trajectory.id]) == rows_of(trajectory)
         assert found[trajectory.id].reward == (trajectory.reward or 0.0)
+
+
+def test_branches_are_what_exact_turns_were_served(tmp_path: Path) -> None:
+    runs, served = exact_runs.record()
+    path = tmp_path / "traces.jsonl"
+    found = read_back(path, runs)
+    for run in runs:
+        rows = [(row.ids, list(map(bool, row.mask)), row.logprobs) for row in served[str(run.name)]]
+        assert branches_of(found[run.id]) == sorted(rows)
+        assert found[run.id].reward == run.reward
+    back = {one.id: [step.exact_turn for step in one.steps] for one in importing.verifiers(path)}
+    assert back == {run.id: [step.exact_turn for step in run.steps] for run in runs}
+    (edited,) = [run for run in runs if run.name == "edited"]
+    assert [turn and turn.reason for turn in back[edited.id]] == [None, None, "history_changed", None]
 
 
 @given(traces(), st.sampled_from([{}, {"linear": True}, {"max_length": 5}]))

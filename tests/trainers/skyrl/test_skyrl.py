@@ -20,12 +20,13 @@ from skyrl.train.generators.utils import merge_stepwise_output
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils.trainer_utils import validate_generator_output
 
+import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export._skyrl import skyrl
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.amount import examples
-from tests.consumers import extras, recorded, vllm_extras
+from tests.consumers import exact_runs, extras, recorded, vllm_extras
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, TURNS, runs
 from tests.documentation.reader import read_page, record_start
@@ -116,6 +117,39 @@ def test_skyrls_advantages_are_those_of_the_groups() -> None:
     )
     expected = [value for group in groups(trajectories) for value in group.advantages("leave_one_out")]
     assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def of_sub_agents_first(runs: list[rt.Trajectory], served: exact_runs.Served) -> list[Any]:
+    """The served rows in the order of SkyRL's: those of a sub-agent before its run's."""
+    rows = exact_runs.expected(runs, served)
+    return sorted(rows, key=lambda pair: runs.index(pair[0]) - 1.5 * (pair[0].parent_id is not None))
+
+
+def test_the_trainer_takes_the_ids_that_exact_turns_were_served() -> None:
+    runs, served = exact_runs.record()
+    rows = of_sub_agents_first(runs, served)
+    batch = trained(skyrl(runs, report=ExportReport()), 1, stepwise=True, per_prompt=5)
+    assert len(batch["sequences"]) == len(rows)
+    for at, (_, row) in enumerate(rows):
+        assert batch["sequences"][at][batch["attention_mask"][at].bool()].tolist() == row.ids
+        answered = batch["response_mask"][at].bool()
+        assert batch["loss_mask"][at][answered].tolist() == row.mask[row.prompt_length :]
+        assert batch["rollout_logprobs"][at][answered].tolist() == row.logprobs[row.prompt_length :]
+    last = batch.metadata["is_last_step"]
+    assert [float(one.sum()) for one, is_last in zip(batch["rewards"], last, strict=True) if is_last] == [
+        run.reward for run in runs if run.parent_id is None
+    ]
+
+
+def test_merging_the_steps_of_exact_turns_gives_the_rows_that_were_served() -> None:
+    runs, served = exact_runs.record()
+    rows = [row for _, row in of_sub_agents_first(runs, served)]
+    found = merge_stepwise_output(with_ids(skyrl(runs, stepwise=True, report=ExportReport())))
+    pairs = zip(found["prompt_token_ids"], found["response_ids"], strict=True)
+    assert [[*prompt, *response] for prompt, response in pairs] == [row.ids for row in rows]
+    assert found["loss_masks"] == [row.mask[row.prompt_length :] for row in rows]
+    assert found["rollout_logprobs"] == [row.logprobs[row.prompt_length :] for row in rows]
+    assert found["stop_reasons"] == ["length" if row.finish_reason == "length" else "stop" for row in rows]
 
 
 @pytest.mark.parametrize("stepwise", [False, True])
