@@ -377,10 +377,9 @@ def _check_file_settings(settings: dict[str, Any], target: object) -> None:
     if not isinstance(target, (str, os.PathLike)):
         raise ValueError(f"{changed} is for a path: give it to the writer, JSONLWriter(path, {changed}).")
     from rollout_trace.file.addresses import check_permissions
-    from rollout_trace.file.media import check_mode
-    from rollout_trace.file.writer import check_lock_timeout
+    from rollout_trace.file.writer import check_lock_timeout, check_media
 
-    check_mode(settings["media"])
+    check_media(settings["media"])
     check_permissions(settings["mode"])
     check_lock_timeout(settings["lock_timeout"])
 

@@ -10,10 +10,10 @@ from msgspec import Struct
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire.answer_extras import OtherNames, PartExtras
 from rollout_trace.wire.facts import ChoiceFacts
-from rollout_trace.wire.lenient import NULL, later, text_of
+from rollout_trace.wire.lenient import NULL, later
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
 from rollout_trace.wire.message import completion_of
-from rollout_trace.wire.reading import report_clash, withhold
+from rollout_trace.wire.reading import report_clash, text_of, withhold
 from rollout_trace.wire.sglang_extras import MetaReader
 from rollout_trace.wire.vllm_extras import ChoiceExtras
 
@@ -142,10 +142,7 @@ class SampleReader:
         columns = columns_of(sample.logprobs)
         self._uneven = self._uneven or len(sample.token_ids or ()) != (0 if columns is None else len(columns))
         self._token_ids = extended(self._token_ids, sample.token_ids)
-        if self._columns is None or columns is None:
-            self._columns = columns if self._columns is None else self._columns
-        else:
-            self._columns.extend(columns)
+        self._columns = extended(self._columns, columns)
         self._finish_reason = later(self._finish_reason, sample.finish_reason)
         self._stop_reason = later(self._stop_reason, sample.stop_reason)
         self.extras.add(sample)

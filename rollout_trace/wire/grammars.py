@@ -32,6 +32,12 @@ def constrained(step: Step) -> str | None:
     return ", ".join(dict.fromkeys(grammars)) or None
 
 
+def restricted(step: Step) -> str | None:
+    """``constrained`` of a step whose logprobs are known: where they are ``constrained``, and the request names no
+    grammar, ``not named in the request``."""
+    return constrained(step) or ("not named in the request" if step.logprobs_mode == "constrained" else None)
+
+
 def temperature(step: Step) -> Real | None:
     """The requested temperature, at the top level or in ``sampling_params``; None where it is absent or no number."""
     for settings in settings_of(step):

@@ -44,9 +44,9 @@ from rollout_trace.wire.extras import (
     view_of,
 )
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import NULL, LenientDecoder, later, text_of
+from rollout_trace.wire.lenient import NULL, LenientDecoder, later
 from rollout_trace.wire.logprobs import extended
-from rollout_trace.wire.reading import mark_malformed, read_bodies, reader_for, set_issue, withhold
+from rollout_trace.wire.reading import mark_malformed, read_bodies, reader_for, set_issue, text_of, withhold
 from rollout_trace.wire.request import ids_of, messages_of
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
