@@ -16,7 +16,7 @@ from numbers import Real
 from typing import Any, Final, TypeAlias
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.counts import Path, amount_of, long_writes, value_at
+from rollout_trace.data.counts import Path, amount_of, count_at, value_at
 from rollout_trace.data.model import Cost, Step, Usage
 
 Call: TypeAlias = list[Step]
@@ -264,10 +264,17 @@ def _fill_costs(steps: Iterable[Step], cost: Callable[[Step], Cost | None]) -> N
 # Prices
 
 
+_LONG_WRITES: Final[tuple[Path, ...]] = (
+    ("cache_creation", "ephemeral_1h_input_tokens"),  # Anthropic, SDK types.
+    ("cache_creation_token_details", "ephemeral_1h_input_tokens"),  # LiteLLM 1.110, source.
+)
+"""Paths from ``Usage.extra``: of the tokens written to the cache those kept for an hour, which have another price."""
+
+
 def _table_cost(usage: Usage | None, price: Price | None) -> Cost | None:
     if usage is None or price is None or usage.input is None or usage.output is None or _has_others(usage):
         return None
-    read, long = usage.cache_read or 0, long_writes(usage)
+    read, long = usage.cache_read or 0, max(count_at(usage.extra, path) or 0 for path in _LONG_WRITES)
     write = (usage.cache_write or 0) - long
     fresh = usage.input - read - write - long
     if min(fresh, read, write, usage.output) < 0:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 
-from rollout_trace.data.model import Usage
-
 Path: TypeAlias = tuple[str, ...]
 Shape: TypeAlias = Literal["openai", "anthropic", "google", "ollama", "spans", "atif", "codex", "inspect", "verifiers",
                            "gemini_cli", "kimi_code", "qwen_code"]  # fmt: skip
@@ -146,13 +144,6 @@ USAGES: Final = (
     UsagePlace(("usage",), "Moonshot, streamed: @ai-sdk/moonshotai 2.0.61, source", of_choice=True),
 )
 
-LONG_WRITES: Final[tuple[Path, ...]] = (
-    ("cache_creation", "ephemeral_1h_input_tokens"),  # Anthropic, SDK types.
-    ("cache_creation_token_details", "ephemeral_1h_input_tokens"),  # LiteLLM 1.110, source.
-)
-"""Paths from ``Usage.extra``: of the tokens written to the cache those kept for an hour, which have another price."""
-
-
 SPAN_COSTS: Final = (
     "llm.cost.total",  # OpenInference 0.1.42, source.
     "gen_ai.usage.cost",  # Langfuse and others.
@@ -238,11 +229,6 @@ def _settled(read: int | None, written: int | None, own: Mapping[str, int]) -> t
     if more > 0:
         return read, written + more
     return read, written + reasoning if reasoning > written else written
-
-
-def long_writes(usage: Usage) -> int:
-    """Counts the tokens written to a cache that it keeps for an hour."""
-    return max((count_at(usage.extra, path) or 0 for path in LONG_WRITES), default=0)
 
 
 def amount_of(value: Any, unit: float = 1.0) -> float | None:

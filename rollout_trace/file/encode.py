@@ -176,19 +176,14 @@ def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) 
     import numpy as np
 
     values = found[0] if len(found) == 1 else np.concatenate(found)
-    if np.count_nonzero(np.isfinite(values)) != len(values) and not all(
-        _has_missing_logprobs(step) or np.isfinite(tokens["logprobs"]).all()
-        for step, tokens in zip(steps, records, strict=True)
-        if "logprobs" in tokens
-    ):
-        warn_not_finite("a logprob", float(np.add.reduce(values, dtype=np.float64)))
+    if np.count_nonzero(np.isfinite(values)) != len(values):
+        # Of a step with this issue they are missing: NaN in memory, and null in files.
+        issues = [None if step.token_issue is None else step.token_issue.code for step in steps]
+        known = [tokens["logprobs"] for tokens, issue in zip(records, issues, strict=True)
+                 if "logprobs" in tokens and issue != "logprobs_incomplete"]  # fmt: skip
+        if not all(np.isfinite(one).all() for one in known):
+            warn_not_finite("a logprob", float(np.add.reduce(values, dtype=np.float64)))
     if np.count_nonzero(np.abs(values) == _MISROUNDED):
         for tokens in records:
             if "logprobs" in tokens:
                 tokens["logprobs"] = tokens["logprobs"].astype(np.float64)
-
-
-def _has_missing_logprobs(step: Step) -> bool:
-    """Tells whether the issue is missing logprobs, which are NaN in memory and null in files: no warning is needed."""
-    issue = step.token_issue
-    return issue is not None and issue.code == "logprobs_incomplete"

@@ -82,7 +82,9 @@ class MediaFolder:
         is_keyed = _KEYED.search(line) is not None
         if not is_keyed and _URL.search(line) is None:
             return line
-        mark = _unused_mark(line)
+        marks = (b"rollout-trace-media%s" % (b"" if number == 1 else b"%d" % number) for number in count(1))
+        # One that does not occur in the line.
+        mark = next(mark for mark in marks if mark + b"(" not in line)
         before, table, after = _around_exchanges(line)
         types = dict(_media_texts(loads(b"%s[]%s" % (before, after) if table else line))) if is_keyed else {}
         found = table.join([self._moved(part, mark, types) for part in (before, after)])
@@ -223,12 +225,6 @@ def _around_exchanges(line: bytes) -> tuple[bytes, bytes, bytes]:
         return line, b"", b""
     end = starts[-1] + len(table)
     return line[: starts[-1]], line[starts[-1] : end], line[end:]
-
-
-def _unused_mark(line: bytes) -> bytes:
-    """A mark that does not occur in the line."""
-    marks = (b"rollout-trace-media%s" % (b"" if number == 1 else b"%d" % number) for number in count(1))
-    return next(mark for mark in marks if mark + b"(" not in line)
 
 
 def _mark_of(line: bytes) -> bytes | None:

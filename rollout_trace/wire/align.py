@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
+from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, hold_sampled
 from rollout_trace.data.model import Usage
 from rollout_trace.data.tokens import FLOAT32_MAX, INT32_MAX, array_of
 from rollout_trace.wire.extras import UnusableError
@@ -201,14 +201,10 @@ def _check_top(choice: ChoiceFacts, top: TopTokens, *, has_sampled: bool) -> Non
 
 
 def _check_mask(choice: ChoiceFacts, mask: SamplingMask) -> None:
-    import numpy as np
-
     ids = _ids_of(choice, "completion")
     if len(mask) != len(ids):
         raise UnusableError(f"{len(mask)} rows of the mask for {len(ids)} sampled tokens.", "not_aligned")
-    named = np.zeros(len(ids), np.bool_)
-    named[np.repeat(np.arange(len(ids)), mask.counts)[mask.ids == np.repeat(ids, mask.counts)]] = True
-    _check_sampled(named, ids, "the mask")
+    _check_sampled(hold_sampled(mask, ids), ids, "the mask")
 
 
 def _check_sampled(named: Any, ids: IntArray, what: str) -> None:

@@ -371,7 +371,7 @@ class _Answer:
         tops = [entry.top_logprobs for entry in reader.entries]
         choice.top_logprobs = top_logprobs_of(tops)
         if choice.top_logprobs is not None:
-            reader.extras.raw.tops = tops
+            reader.extras.tops = tops
         return choice
 
 

@@ -235,7 +235,7 @@ class _Answer:
         for choice in self._facts.choices:
             reader = self._readers[choice.index]
             if reader.echoed is not None:
-                reader.extras.raw.echoed = reader.echoed.logprobs, reader.echoed.tops
+                reader.extras.echoed = reader.echoed.logprobs, reader.echoed.tops
             more = {} if reader.columns is None else reader.columns.more
             has_prompt = len(self._readers) == 1
             self._extras.settle(choice, reader.extras, self._sampling, more, has_prompt=has_prompt)
@@ -292,7 +292,7 @@ class _Answer:
         choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
         choice.token_texts = columns.texts()
         if choice.top_logprobs is not None:
-            reader.extras.raw.tops = columns.tops
+            reader.extras.tops = columns.tops
         if ids is not None:
             return
         choice.completion_token_ids, choice.uneven = columns.token_ids(), False

@@ -234,12 +234,9 @@ def _items_of(tops: Raw) -> list[Raw]:
     try:
         return _ITEMS.decode(tops)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return _tolerant_items(tops)
-
-
-def _tolerant_items(tops: Raw) -> list[Raw]:
-    """The same of bytes that the strict decoder refuses: with a NaN, or lone surrogates."""
+        pass
     try:
+        # With a NaN, or lone surrogates.
         return [Raw(json.dumps(item).encode()) for item in loads(bytes(tops))]
     except (ValueError, RecursionError):
         return []

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw, Struct, json
 
-from rollout_trace.data.extras import PolicySpan, TopTokens
+from rollout_trace.data.extras import TopTokens
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire import align
 from rollout_trace.wire.align import FoundExtras, missing_ids, settle
@@ -244,7 +244,9 @@ class _Answer:
         if self._prompt_tops != NULL and choice.prompt_token_ids is not None:
             found.prompt_top_tokens = returns_issue("prompt_top_tokens")(_top_of)([self._prompt_tops])
         settle(choice, found)
-        choice.policy_version = _version_of(choice.policy_spans, self._version)
+        # The engine's own comes before the one that the call was made with.
+        spans, named = choice.policy_spans, self._version
+        choice.policy_version = ",".join(dict.fromkeys(str(one.version) for one in spans)) if spans else named  # type: ignore[assignment]
         choice.extra = extra_of(self._extra, reader.extra)
 
 
@@ -253,13 +255,6 @@ def _are_unnamed(versions: Any) -> bool:
     return isinstance(versions, list) and all(
         isinstance(one, dict) and one.get("version") == "default" for one in versions
     )
-
-
-def _version_of(spans: tuple[PolicySpan, ...] | None, named: str | int | None) -> Any:
-    """The version of the weights: the engine's own before the one that the call was made with."""
-    if not spans:
-        return named
-    return ",".join(dict.fromkeys(str(span.version) for span in spans))
 
 
 @returns_issue("prompt_logprobs")
