@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 
 MASK = "[redacted]"
 """Stands where a text was cut."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from rollout_trace import credentials
-from rollout_trace._pace import give_way, in_slices
+from rollout_trace._threads import give_way, in_slices
 from rollout_trace.data.extras import JSONText
 from rollout_trace.data.model import STORED, Step
 from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
+from rollout_trace._threads import renew_after_fork
 from rollout_trace._version import __version__
 from rollout_trace.file import locking
 from rollout_trace.file.plain import dumps, loads

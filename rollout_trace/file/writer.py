@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
+from rollout_trace._threads import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file.addresses import check_permissions

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import complete_later, stored_tool_runs
