@@ -1,17 +1,12 @@
-"""What the standard library lacks: a cached property without a lock, the caller's place, children without SIGINT."""
+"""What the standard library lacks: a cached property without a lock, children without SIGINT."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
-
-_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class cached_property(Generic[T]):
@@ -38,26 +33,6 @@ class cached_property(Generic[T]):
         value: T = self._compute(item)
         vars(item)[self._name] = value
         return value
-
-
-def place_of_caller() -> str | None:
-    """``file:line`` of the innermost caller in user code, else in a library; None where there is no caller outside.
-
-    The standard library and installed packages count as libraries.
-    """
-    frame, in_library = sys._getframe(1), None
-    while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package != "rollout_trace":
-            file = frame.f_code.co_filename
-            place = f"{file}:{frame.f_lineno}"
-            is_library = file.startswith((_STANDARD_LIBRARY, "<frozen")) or any(part in file for part in _INSTALLED)
-            # By name as well as by path: an integration under development is installed from its own folder.
-            if not package.startswith("rollout_trace_") and not is_library:
-                return place
-            in_library = in_library or place
-        frame = frame.f_back  # type: ignore[assignment]
-    return in_library
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 
 MASK = "[redacted]"
 """Stands where a text was cut."""
@@ -105,21 +105,17 @@ def remember_sent(message: Any) -> None:
     """
     try:
         request = message.request
-        _remember_headers(request.headers)
+        # Several times as fast as the public `raw`, which is there if this is not.
+        items = getattr(request.headers, "_list", None)
+        if items is None:
+            items = [(name, name.lower(), value) for name, value in request.headers.raw]
+        for _, name, value in items:
+            if name in _headers and value not in _seen:
+                _learn_header(value, has_parts=name.decode() not in _USUAL)
         if query := request.url.query:
             remember_query(query)
     except Exception:  # No request: an exception of another kind, or a property that raises.
         pass
-
-
-def _remember_headers(headers: Any) -> None:
-    # Several times as fast as the public `raw`, which is there if this is not.
-    items = getattr(headers, "_list", None)
-    if items is None:
-        items = [(name, name.lower(), value) for name, value in headers.raw]
-    for _, name, value in items:
-        if name in _headers and value not in _seen:
-            _learn_header(value, has_parts=name.decode() not in _USUAL)
 
 
 def remember_request(headers: Any, query: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from rollout_trace import credentials
 from rollout_trace._field_docs import document_fields
 
 logger = logging.getLogger("rollout_trace")
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 @document_fields
@@ -130,6 +133,26 @@ def describe(error: BaseException) -> str:
 def _place(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__, -1)
     return f" ({os.path.basename(frames[0].filename)}, line {frames[0].lineno})" if frames else ""
+
+
+def place_of_caller() -> str | None:
+    """``file:line`` of the innermost caller in user code, else in a library; None where there is no caller outside.
+
+    The standard library and installed packages count as libraries.
+    """
+    frame, in_library = sys._getframe(1), None
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package != "rollout_trace":
+            file = frame.f_code.co_filename
+            place = f"{file}:{frame.f_lineno}"
+            is_library = file.startswith((_STANDARD_LIBRARY, "<frozen")) or any(part in file for part in _INSTALLED)
+            # By name as well as by path: an integration under development is installed from its own folder.
+            if not package.startswith("rollout_trace_") and not is_library:
+                return place
+            in_library = in_library or place
+        frame = frame.f_back  # type: ignore[assignment]
+    return in_library
 
 
 def run_all(hook: str, *parts: Callable[[], object]) -> None:

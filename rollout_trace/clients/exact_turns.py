@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from rollout_trace import guard
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 from rollout_trace.clients import ask
 from rollout_trace.clients.detect import NO_REPLY, Inquiry, Reply
 from rollout_trace.data.exact_turn import ExactTurn

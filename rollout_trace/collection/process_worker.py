@@ -15,8 +15,8 @@ from multiprocessing import spawn
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
 from rollout_trace._python import without_interrupts
+from rollout_trace._threads import renew_after_fork
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 from rollout_trace.collection.messages import LENGTH, packed, pickled_job
 from rollout_trace.collection.pool import PoolWorker

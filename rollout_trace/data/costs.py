@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.counts import cost_in, long_writes
+from rollout_trace.data.counts import Path, amount_of, count_at, value_at
 from rollout_trace.data.model import Cost, Step, Usage
 
 Call: TypeAlias = list[Step]
@@ -122,12 +122,52 @@ class PriceTable:
         return {pattern: {k: v for k, v in price.items() if v is not None} for pattern, price in found.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class CostPlace:
+    """A place of the cost of a call."""
+
+    path: Path
+    """From ``Usage.extra``, or from ``Step.extra`` where ``of_answer`` is set."""
+    seen: str
+    """Who puts it there, and the evidence."""
+    unit: float = 1.0
+    """US dollars."""
+    of_answer: bool = False
+
+
+COSTS: Final = (
+    CostPlace(("cost",), "OpenRouter, SDK 1.3 types: credits, which are US dollars"),
+    CostPlace(("cost", "total_cost"), "Perplexity, SDK 0.46 types"),
+    CostPlace(("cost_in_usd_ticks",), "xAI: @ai-sdk/xai 3.0.138, source", unit=1e-10),
+    CostPlace(("estimated_cost",), "DeepInfra, its API's reference"),
+    CostPlace(("cost",), "Eden AI: LiteLLM 1.110, source", of_answer=True),
+)
+_COST_NAMES: Final = frozenset(row.path[0] for row in COSTS)
+_OWN_KEY: Final = ("is_byok",)
+_UPSTREAM: Final = ("cost_details", "upstream_inference_cost")
+"""OpenRouter's, from ``Usage.extra``: with one's own key ``cost`` is its fee, the provider's price comes to it."""
+
+
 def provider_cost(step: Step) -> Cost | None:
-    """The cost in the provider's answer, from the places of ``counts.py``."""
+    """The cost in the provider's answer, from the places of ``COSTS``."""
     if step.status == "cached":
         return None
-    amount = cost_in(step.usage.extra if step.usage is not None else None, step.extra)
+    amount = _cost_in(step.usage.extra if step.usage is not None else None, step.extra)
     return None if amount is None else Cost(amount=amount, source="provider")
+
+
+def _cost_in(usage: Mapping[str, Any] | None, answer: Mapping[str, Any] | None) -> float | None:
+    """The cost of a call in US dollars, from ``Usage.extra`` and ``Step.extra``; None where no place has one."""
+    if _COST_NAMES.isdisjoint(usage or ()) and _COST_NAMES.isdisjoint(answer or ()):
+        return None
+    found = (amount_of(value_at(answer if row.of_answer else usage, row.path), row.unit) for row in COSTS)
+    amount = next((one for one in found if one is not None), None)
+    upstream, is_own_key = amount_of(value_at(usage, _UPSTREAM)), value_at(usage, _OWN_KEY)
+    if amount is not None and is_own_key is None:
+        is_own_key = upstream is not None and upstream > amount
+    if amount is None or not is_own_key:
+        return amount
+    return None if upstream is None else amount + upstream
 
 
 def fill_provider_costs(steps: Iterable[Step]) -> None:
@@ -224,10 +264,17 @@ def _fill_costs(steps: Iterable[Step], cost: Callable[[Step], Cost | None]) -> N
 # Prices
 
 
+_LONG_WRITES: Final[tuple[Path, ...]] = (
+    ("cache_creation", "ephemeral_1h_input_tokens"),  # Anthropic, SDK types.
+    ("cache_creation_token_details", "ephemeral_1h_input_tokens"),  # LiteLLM 1.110, source.
+)
+"""Paths from ``Usage.extra``: of the tokens written to the cache those kept for an hour, which have another price."""
+
+
 def _table_cost(usage: Usage | None, price: Price | None) -> Cost | None:
     if usage is None or price is None or usage.input is None or usage.output is None or _has_others(usage):
         return None
-    read, long = usage.cache_read or 0, long_writes(usage)
+    read, long = usage.cache_read or 0, max(count_at(usage.extra, path) or 0 for path in _LONG_WRITES)
     write = (usage.cache_write or 0) - long
     fresh = usage.input - read - write - long
     if min(fresh, read, write, usage.output) < 0:

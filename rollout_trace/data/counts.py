@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 
-from rollout_trace.data.model import Usage
-
 Path: TypeAlias = tuple[str, ...]
 Shape: TypeAlias = Literal["openai", "anthropic", "google", "ollama", "spans", "atif", "codex", "inspect", "verifiers",
                            "gemini_cli", "kimi_code", "qwen_code"]  # fmt: skip
@@ -146,44 +144,12 @@ USAGES: Final = (
     UsagePlace(("usage",), "Moonshot, streamed: @ai-sdk/moonshotai 2.0.61, source", of_choice=True),
 )
 
-LONG_WRITES: Final[tuple[Path, ...]] = (
-    ("cache_creation", "ephemeral_1h_input_tokens"),  # Anthropic, SDK types.
-    ("cache_creation_token_details", "ephemeral_1h_input_tokens"),  # LiteLLM 1.110, source.
-)
-"""Paths from ``Usage.extra``: of the tokens written to the cache those kept for an hour, which have another price."""
-
-
-@dataclass(frozen=True, slots=True)
-class CostPlace:
-    """A place of the cost of a call."""
-
-    path: Path
-    """From ``Usage.extra``, or from ``Step.extra`` where ``of_answer`` is set."""
-    seen: str
-    """Who puts it there, and the evidence."""
-    unit: float = 1.0
-    """US dollars."""
-    of_answer: bool = False
-
-
-COSTS: Final = (
-    CostPlace(("cost",), "OpenRouter, SDK 1.3 types: credits, which are US dollars"),
-    CostPlace(("cost", "total_cost"), "Perplexity, SDK 0.46 types"),
-    CostPlace(("cost_in_usd_ticks",), "xAI: @ai-sdk/xai 3.0.138, source", unit=1e-10),
-    CostPlace(("estimated_cost",), "DeepInfra, its API's reference"),
-    CostPlace(("cost",), "Eden AI: LiteLLM 1.110, source", of_answer=True),
-)
-_COST_NAMES: Final = frozenset(row.path[0] for row in COSTS)
 SPAN_COSTS: Final = (
     "llm.cost.total",  # OpenInference 0.1.42, source.
     "gen_ai.usage.cost",  # Langfuse and others.
     "operation.cost",  # Pydantic AI 2.68, source.
 )
 """Attributes of spans that are the cost of a call in US dollars."""
-
-_OWN_KEY: Final = ("is_byok",)
-_UPSTREAM: Final = ("cost_details", "upstream_inference_cost")
-"""OpenRouter's, from ``Usage.extra``: with one's own key ``cost`` is its fee, the provider's price comes to it."""
 
 COST_HEADER: Final = "x-litellm-response-cost"
 """LiteLLM's proxy 1.110, source: US dollars."""
@@ -263,25 +229,6 @@ def _settled(read: int | None, written: int | None, own: Mapping[str, int]) -> t
     if more > 0:
         return read, written + more
     return read, written + reasoning if reasoning > written else written
-
-
-def long_writes(usage: Usage) -> int:
-    """Counts the tokens written to a cache that it keeps for an hour."""
-    return max((count_at(usage.extra, path) or 0 for path in LONG_WRITES), default=0)
-
-
-def cost_in(usage: Mapping[str, Any] | None, answer: Mapping[str, Any] | None) -> float | None:
-    """The cost of a call in US dollars, from ``Usage.extra`` and ``Step.extra``; None where no place has one."""
-    if _COST_NAMES.isdisjoint(usage or ()) and _COST_NAMES.isdisjoint(answer or ()):
-        return None
-    found = (amount_of(value_at(answer if row.of_answer else usage, row.path), row.unit) for row in COSTS)
-    amount = next((one for one in found if one is not None), None)
-    upstream, is_own_key = amount_of(value_at(usage, _UPSTREAM)), value_at(usage, _OWN_KEY)
-    if amount is not None and is_own_key is None:
-        is_own_key = upstream is not None and upstream > amount
-    if amount is None or not is_own_key:
-        return amount
-    return None if upstream is None else amount + upstream
 
 
 def amount_of(value: Any, unit: float = 1.0) -> float | None:

@@ -128,6 +128,15 @@ class SamplingMask(_Arrays):
         return (self.ids[begin:end] for begin, end in pairwise(self.offsets.tolist()))
 
 
+def hold_sampled(mask: SamplingMask, sampled: IntArray) -> npt.NDArray[np.bool_]:
+    """bool [positions]: whether the ids of each position have the one that was sampled there."""
+    import numpy as np
+
+    found = np.zeros(len(sampled), np.bool_)
+    found[np.repeat(np.arange(len(sampled)), mask.counts)[mask.ids == np.repeat(sampled, mask.counts)]] = True
+    return found
+
+
 class PolicySpan(NamedTuple):
     """Positions ``[begin, end)`` of a completion that one version of the weights sampled."""
 

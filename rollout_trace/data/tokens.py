@@ -11,6 +11,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from rollout_trace.guard import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     FloatArray: TypeAlias = npt.NDArray[np.float32]
     MaskArray: TypeAlias = npt.NDArray[np.int8]
 
-_MOST: Final = 2**31 - 1
+INT32_MAX: Final = 2**31 - 1
 _COMMA: Final = ord(",")
 _ZERO: Final = ord("0")
 _NINE: Final = ord("9")
@@ -287,9 +289,9 @@ def as_int32(values: Any, name: str = "token ids") -> IntArray:
 
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"{name}: expected a flat list of whole numbers, got {_brief(values)}.")
-    if array.size and (int(array.min()) < 0 or int(array.max()) > 0x7FFFFFFF):
-        bad = next(value for value in array.tolist() if not 0 <= value <= 0x7FFFFFFF)
+        raise ValueError(f"{name}: expected a flat list of whole numbers, got {printable(repr(values), 80)}.")
+    if array.size and (int(array.min()) < 0 or int(array.max()) > INT32_MAX):
+        bad = next(value for value in array.tolist() if not 0 <= value <= INT32_MAX)
         raise ValueError(f"{name}: expected ids from 0 to 2147483647, got {bad!r}.")
     ids: IntArray = readonly(array.astype(np.int32))
     return ids
@@ -308,9 +310,9 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
         bad = given[np.isfinite(given) & (np.abs(given) > FLOAT32_MAX)][0].item()
         raise ValueError(f"{name}: expected numbers from {-FLOAT32_MAX} to {FLOAT32_MAX}, got {bad!r}.") from None
     except (TypeError, ValueError):
-        raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.") from None
+        raise ValueError(f"{name}: expected a flat list of numbers, got {printable(repr(values), 80)}.") from None
     if array.ndim != 1:
-        raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.")
+        raise ValueError(f"{name}: expected a flat list of numbers, got {printable(repr(values), 80)}.")
     numbers: FloatArray = readonly(array)
     return numbers
 
@@ -331,11 +333,6 @@ def readonly(array: Any) -> Any:
         array = array[:]
         array.flags.writeable = False
     return array
-
-
-def _brief(values: Any) -> str:
-    text = repr(values)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def array_of(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
@@ -362,7 +359,7 @@ def ids_in(text: bytes) -> IntArray | None:
         return None
     numbers = np.fromstring(text, np.int64, sep=",")
     # What is too large for numpy is read as the largest number.
-    if np.bitwise_or.reduce(numbers) > _MOST:
+    if np.bitwise_or.reduce(numbers) > INT32_MAX:
         return None
     ids: IntArray = numbers.astype(np.int32)
     ids.flags.writeable = False

@@ -379,9 +379,7 @@ def new_trajectory(values: dict[str, Any]) -> Trajectory:
         complete_later(trajectory, exchanges=values["exchanges"])
     for name, kind in (("rewards", user_values.Rewards), ("metrics", user_values.Metrics)):
         if values.get(name) is not None:
-            # `dict.update`, because the class's own method checks the values.
-            dict.update(numbers := kind(), values[name])
-            object.__setattr__(trajectory, name, numbers)
+            object.__setattr__(trajectory, name, kind.unchecked(values[name]))
     if trajectory.episode_id is None:
         object.__setattr__(trajectory, "episode_id", trajectory.id)
     return trajectory

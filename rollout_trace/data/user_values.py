@@ -61,6 +61,14 @@ class Rewards(dict[str, "float | None"]):
         # The methods of `dict` that add items do not call `__setitem__`: without these overrides they check nothing.
         self.update(values)
 
+    @classmethod
+    def unchecked(cls, values: Mapping[str, float | None]) -> Rewards:
+        """The numbers of a file or of another ``Rewards``, as they are."""
+        numbers = cls()
+        # Not `update`: the class's own method checks the values.
+        dict.update(numbers, values)
+        return numbers
+
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):
             raise TypeError(f"{self._name} has the name {brief(key)} ({type(key).__name__}); give names as text.")

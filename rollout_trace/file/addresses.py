@@ -229,10 +229,8 @@ def names_in(address: str) -> list[str] | None:
 
 def unstripped(address: str, system: Any, path: str) -> str:
     """The address of a path in the file system of another address."""
-    if "::" in address:
-        return f"{address.rpartition('::')[0]}::{system.unstrip_protocol(path)}"
-    unstripped_path: str = system.unstrip_protocol(path)
-    return unstripped_path
+    found: str = system.unstrip_protocol(path)
+    return f"{address.rpartition('::')[0]}::{found}" if "::" in address else found
 
 
 def join(folder: str, name: str) -> str:
@@ -350,17 +348,14 @@ def replacing_in(folder: Path) -> Iterator[Path]:
     try:
         yield aside
         for one in sorted(aside.iterdir()):
-            _move(one, folder / one.name)
+            target = folder / one.name
+            if one.is_dir() and target.exists():
+                for inner in one.iterdir():
+                    os.replace(inner, target / inner.name)
+                one.rmdir()
+            else:
+                os.replace(one, target)
         aside.rmdir()
     except BaseException:
         shutil.rmtree(aside if existed else folder, ignore_errors=True)
         raise
-
-
-def _move(source: Path, target: Path) -> None:
-    if source.is_dir() and target.exists():
-        for one in source.iterdir():
-            os.replace(one, target / one.name)
-        source.rmdir()
-    else:
-        os.replace(source, target)

@@ -146,18 +146,15 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
         )
     data = b"".join(dumps({"schema": NOTE_SCHEMA, **note}, orjson.OPT_APPEND_NEWLINE) for note in notes)
     # With the permissions of the file: who may not read it may not read what is said of it either.
-    _append(Path(beside), data, stat.S_IMODE(state.st_mode) & 0o666 | 0o600)
-
-
-def _append(path: Path, data: bytes, mode: int) -> None:
-    file = AppendedFile(path.absolute(), path, ends_lines=True, fsync=False, mode=mode)
+    mode = stat.S_IMODE(state.st_mode) & 0o666 | 0o600
+    notes_file = AppendedFile(Path(beside).absolute(), Path(beside), ends_lines=True, fsync=False, mode=mode)
     try:
-        file.append(data, _LOCK_TIMEOUT)
+        notes_file.append(data, _LOCK_TIMEOUT)
     except AppendError as error:
         left = error.left.replace("its line", "what was to be noted").replace("Its line", "What was to be noted")
-        raise WriteError(f"{path} could not be written: {error.cause}. {left}.") from error.cause
+        raise WriteError(f"{beside} could not be written: {error.cause}. {left}.") from error.cause
     finally:
-        file.close()
+        notes_file.close()
 
 
 def _steps(value: Any, name: str) -> list[dict[str, Any]]:

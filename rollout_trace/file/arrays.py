@@ -10,15 +10,14 @@ import math
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from rollout_trace.data.extras import TopTokenRows
-from rollout_trace.data.model import STORED, Step, amend, shared
+from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.rows import Block, RowSpan, RowStore
-from rollout_trace.data.tokens import readonly
+from rollout_trace.data.tokens import INT32_MAX, readonly
 from rollout_trace.file.distinct import merged
 from rollout_trace.file.line_format import BadLine
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 INTEGERS, IDS, FLOATS = ("uint8", "uint16", "int32"), ("int32",), ("float32",)
 """The dtypes of a field; all that the format has."""
-_MOST = 2**31 - 1
-"""The largest number in a shape: of arrays without elements, the length of the data does not bound it."""
 
 
 class Form(NamedTuple):
@@ -87,8 +84,9 @@ def decoded(record: ArrayRecord, form: Form | None = None) -> AnyArray:
         )
     dtype, shape = np.dtype(record.dtype), record.shape
     # Before anything is made of the shape: it must not ask for more memory than the line itself takes.
-    if len(shape) > 3 or any(not 0 <= size <= _MOST for size in shape):
-        raise BadLine("", f"expected a shape of at most 3 numbers from 0 to {_MOST}, got {shape}", "array-shape")
+    # Of arrays without elements, the length of the data does not bound it.
+    if len(shape) > 3 or any(not 0 <= size <= INT32_MAX for size in shape):
+        raise BadLine("", f"expected a shape of at most 3 numbers from 0 to {INT32_MAX}, got {shape}", "array-shape")
     if math.prod(shape) * dtype.itemsize != len(record.data):
         needed = f"{math.prod(shape) * dtype.itemsize} bytes ({record.dtype}, shape {shape})"
         raise BadLine("", f"expected {needed}, got {len(record.data)}", "array-data")
@@ -162,16 +160,10 @@ class ArrayTable:
 class DistinctRows:
     """The table of arrays that the steps of a line share, with no more rows of each than are used."""
 
-    __slots__ = ("_blocks", "_places", "_spans", "is_empty")
+    __slots__ = ("_blocks", "_places", "_spans")
 
     def __init__(self, steps: Sequence[Step]) -> None:
         """``steps``: all of the line. Needed beforehand, so that the used part of each block is stored in one piece."""
-        self.is_empty = all(one is None for step in steps for one in _rows_of(step))
-        """Whether no step has any."""
-        if not self.is_empty:
-            self._collect(steps)
-
-    def _collect(self, steps: Sequence[Step]) -> None:
         own = RowStore()
         self._spans = [_spans_of(step, own) for step in steps]
         used: dict[str, dict[int, tuple[Block, list[tuple[int, int]]]]] = {}
@@ -191,12 +183,14 @@ class DistinctRows:
 
     def runs(self, at: int) -> dict[str, list[list[int]]]:
         """For a step, by its position: the runs of each field that it has."""
-        if self.is_empty:
-            return {}
-        return {
-            name: _runs([(self._places[name, id(block)], first, end) for block, first, end in span.runs])
-            for name, span in self._spans[at].items()
-        }
+        found: dict[str, list[list[int]]] = {}
+        for name, span in self._spans[at].items():
+            places = [(self._places[name, id(block)], first, end) for block, first, end in span.runs]
+            runs = [[place.index, place.row(first), place.row(first) + end - first] for place, first, end in places
+                    if first < end]  # fmt: skip
+            # An empty one only where there is no other, for its dtype and shape.
+            found[name] = runs or [[places[0][0].index, 0, 0]]
+        return found
 
     def table(self, name: str) -> list[AnyArray]:
         """The arrays of one field. Those of all fields, in the order of ``ROWS``, are the table."""
@@ -227,19 +221,6 @@ class _Place:
     def row(self, row: int) -> int:
         """The row of the array that holds a used row of the block."""
         return row - self._moved[bisect_right(self._firsts, row) - 1]
-
-
-def _runs(pieces: list[tuple[_Place, int, int]]) -> list[list[int]]:
-    """The runs of rows as a line has them. An empty one only where there is no other, for its dtype and shape."""
-    found: list[list[int]] = []
-    for place, first, end in pieces:
-        if first < end:
-            row = place.row(first)
-            found.append([place.index, row, row + end - first])
-    return found or [[pieces[0][0].index, 0, 0]]
-
-
-_rows_of = attrgetter(*(STORED + name for name in ("routed_experts", "prompt_logprobs", "prompt_top_tokens")))
 
 
 def share_rows(steps: Iterable[Step]) -> None:

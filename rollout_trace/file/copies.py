@@ -20,12 +20,11 @@ from rollout_trace.file.compression import compressor
 from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.media import MediaFolder, MissingMedia, _mark_of, folder_of, name_of_folder, references, restore
 from rollout_trace.file.notes import STEP_VALUES, metadata_of
-from rollout_trace.file.plain import dumps
+from rollout_trace.file.plain import dumps, loads
 from rollout_trace.file.records import NoteRecord
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
-_any = msgspec.json.Decoder()
 
 
 def fold(line: bytes, note: NoteRecord) -> bytes:
@@ -108,12 +107,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _value(value: Any) -> Any:
-    if not isinstance(value, (bytes, msgspec.Raw)):
-        return value
-    try:
-        return _any.decode(value)
-    except (msgspec.DecodeError, ValueError):
-        return json.loads(bytes(value))
+    return loads(value) if isinstance(value, (bytes, msgspec.Raw)) else value
 
 
 def _as_fragments(value: Any, depth: int = 5) -> Any:

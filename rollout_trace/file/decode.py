@@ -17,9 +17,11 @@ from rollout_trace.file.arrays import ArrayTable
 from rollout_trace.file.exchanges import read_exchanges
 from rollout_trace.file.extras import alternatives, read_extras
 from rollout_trace.file.line_format import NOT_JSON, BadLine, LineFormat, body_bytes
+from rollout_trace.file.media import name_of_folder, restore
 from rollout_trace.file.plain import from_milliseconds
 from rollout_trace.file.records import (
     FACTS,
+    LINE_START,
     SCHEMA,
     AttemptRecord,
     Record,
@@ -94,6 +96,23 @@ def _quickly(line: bytes) -> tuple[TrajectoryRecord, list[IntArray]] | None:
     return record, ids  # type: ignore[return-value]
 
 
+def parse_restored(line: bytes, path: str) -> Parsed:
+    """Reads a line of the file at ``path``, with references replaced by their media.
+
+    Raises BadLine as ``parse``; ``MissingMedia`` where a file is missing or has other bytes than its name.
+    """
+    # Read before it is searched for references: most lines have none, and the search is a pass over all of it.
+    if not line.startswith(_WITH_MEDIA):
+        try:
+            parsed = parse(line)
+            if parsed.record.media is None:
+                return parsed
+        except BadLine:
+            # It may be a reference that is not of the type which its data has.
+            pass
+    return parse(restore(line, name_of_folder(path)))
+
+
 def build(parsed: Parsed) -> Trajectory:
     """The trajectory of a line that was read. Raises BadLine: its values do not fit together."""
     record = parsed.record
@@ -101,7 +120,7 @@ def build(parsed: Parsed) -> Trajectory:
         _Table(record.messages, "messages"),
         _Table(record.tools, "tools"),
         _Segments(record.segments, parsed.ids),
-        ArrayTable(record.arrays),
+        ArrayTable(record.arrays) if record.arrays else _NO_ARRAYS,
     )
     numbers = zip(parsed.logprobs, parsed.top_logprobs, strict=True)
     steps = [_step(step, at, tables, one) for at, (step, one) in enumerate(zip(record.steps, numbers, strict=True))]
@@ -151,6 +170,8 @@ def ids_of_json(raw: msgspec.Raw) -> IntArray | None:
 _TRAJECTORY = LineFormat(SCHEMA, TrajectoryRecord)
 _raw_trajectory = msgspec.json.Decoder(RawTrajectory)
 _NO_IDS = msgspec.Raw(b"[]")
+_WITH_MEDIA = LINE_START + b'"media":'
+"""How a line with references begins as it is written. Other programs may write the field elsewhere."""
 
 
 # Tokens, messages, tools
@@ -255,6 +276,7 @@ def _add_tokens(values: dict[str, Any], record: TokensRecord, at: int, tables: _
 _EXTRAS = ("routed_experts", "prompt_logprobs", "prompt_top_tokens", "top_tokens", "sampling_mask", "policy_spans")
 _extras_of = attrgetter(*_EXTRAS)
 _NO_EXTRAS = (None,) * len(_EXTRAS)
+_NO_ARRAYS = ArrayTable(())
 
 
 def _add_token_ids(values: dict[str, Any], record: TokensRecord, at: int, segments: _Segments) -> None:

@@ -42,9 +42,9 @@ class _Indices:
 
     __slots__ = ("breaks", "items", "list_starts", "row_starts", "rows")
 
-    def __init__(self, items: Sequence[Any], rows: Sequence[int] = ()) -> None:
+    def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
-        self.rows = rows
+        self.rows: Sequence[int] = ()
         """The row of each used item, in the order of the list."""
         self.breaks: list[int] = []
         """Indices in ``rows`` whose row does not follow the row before."""

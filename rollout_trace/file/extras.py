@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,9 +39,7 @@ def extras_of(step: Step, at: int, rows: DistinctRows) -> dict[str, Any]:
     Raises:
         ValueError: an extra that was set by hand does not fit the step's ids, or is of another type than the field's.
     """
-    top, mask, spans = _own_extras(step)
-    if rows.is_empty and top is None and mask is None and spans is None:
-        return {}
+    top, mask, spans = step.top_tokens, step.sampling_mask, step.policy_spans
     found: dict[str, Any] = {}
     runs = rows.runs(at)
     for name in ("routed_experts", "prompt_logprobs"):
@@ -61,9 +58,6 @@ def extras_of(step: Step, at: int, rows: DistinctRows) -> dict[str, Any]:
     if found:
         _check_step(step, found, top, mask)
     return found
-
-
-_own_extras = attrgetter("top_tokens", "sampling_mask", "policy_spans")
 
 
 def _converted(group: TopTokens | SamplingMask, field: str) -> dict[str, Any]:

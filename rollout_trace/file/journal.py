@@ -13,7 +13,6 @@ operations on sets and dicts, in an order that is right however threads take tur
 from __future__ import annotations
 
 import errno
-import json
 import os
 import struct
 import time
@@ -23,13 +22,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-import orjson
-
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
+from rollout_trace._threads import renew_after_fork
 from rollout_trace._version import __version__
 from rollout_trace.file import locking
-from rollout_trace.file.plain import dumps
+from rollout_trace.file.plain import dumps, loads
 
 VERSION = 1
 """Of the format. A reader reads every version up to its own; within one, unknown kinds and fields are skipped."""
@@ -137,20 +134,12 @@ def _record(view: memoryview, at: int) -> tuple[Record, int] | str:
     return _contents(view, at, kind, count, start, head_size, end)
 
 
-def _json(data: memoryview) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        # It refuses lone surrogates, which models, tools and errors do have.
-        return json.loads(bytes(data))
-
-
 def _contents(
     view: memoryview, at: int, kind: int, count: int, start: int, head_size: int, end: int
 ) -> tuple[Record, int] | str:
     place = start + head_size
     try:
-        head = _json(view[start:place])
+        head = loads(view[start:place])
     except ValueError as error:
         return f"the head of a record is no JSON: {error}"
     if not isinstance(head, dict) or place + 4 * count > end:

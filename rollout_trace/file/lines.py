@@ -128,28 +128,20 @@ class NumberedLines:
             if line:
                 yield number, line
 
-    def _parts(self) -> Iterator[bytes | Damaged | None]:
-        """The contents in parts of any size; None after each compressed member."""
-        if self._members is None:
-            return iter(partial(self._file.read, _BLOCK), b"")
-        return self._members.parts()
-
     def _counted(self) -> Iterator[bytes | Damaged | None]:
-        for part in self._parts():
+        """Yields the contents in parts of any size; None after each compressed member."""
+        for part in iter(partial(self._file.read, _BLOCK), b"") if self._members is None else self._members.parts():
             if isinstance(part, bytes) and part:
                 if self._members is not None and self._members.start != self._starts[-1][0]:
-                    self._member_began(self._members.start)
+                    while len(self._starts) > 1 and self._starts[1][1] <= self._end:
+                        self._starts.popleft()
+                    self._starts.append((self._members.start, self._reached))
                 self._reached += len(part)
                 if self._to_skip:
                     skipped = min(self._to_skip, len(part))
                     self._to_skip, part = self._to_skip - skipped, part[skipped:]
                 self.ends_whole = part.endswith(b"\n")
             yield part
-
-    def _member_began(self, start: int) -> None:
-        while len(self._starts) > 1 and self._starts[1][1] <= self._end:
-            self._starts.popleft()
-        self._starts.append((start, self._reached))
 
     def _split(self) -> Iterator[tuple[int, bytes | Damaged]]:
         """Splits parts into numbered lines. An incomplete line before a damaged place counts as part of the damage."""

@@ -145,7 +145,7 @@ def lock_for(path: Path, mode: int | None = None) -> FileLock:
     return _LockFile(path, mode) if fcntl is None else FileLock(path, mode)
 
 
-def hold(file: int, path: Path, mode: int | None = None) -> FileLock | None:
+def hold(file: int, path: Path) -> FileLock | None:
     """The lock of an open file, held from now on; None where another process holds it.
 
     It is held until the file is closed or the process ends. Keep the object until then: where the lock is on a file of
@@ -155,7 +155,7 @@ def hold(file: int, path: Path, mode: int | None = None) -> FileLock | None:
         NoFileLocks: the file cannot be locked.
         OSError: locking failed.
     """
-    lock = lock_for(path, mode)
+    lock = lock_for(path)
     return lock if lock.try_acquire(file) else None
 
 

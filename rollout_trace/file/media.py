@@ -21,9 +21,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rollout_trace.file.addresses import is_address, join, make_folder, open_binary, refuse_special_file, replacing
-from rollout_trace.file.decode import Parsed, parse
 from rollout_trace.file.line_format import BadLine
-from rollout_trace.file.records import SCHEMA, Head
+from rollout_trace.file.plain import loads
+from rollout_trace.file.records import LINE_START, Head
 
 MediaMode: TypeAlias = Literal["inline", "folder"]
 
@@ -38,9 +38,6 @@ _VALUE = re.compile(rb'"(%s)"' % _BASE64)
 _KEYED = re.compile(rb'"(?:data|base64|file_data|b64_json|result)":"[A-Za-z0-9+/]{%d}' % (_LONGEST_INLINE - 2))
 # The type comes last, because it may hold the separators of the other parts; it cannot hold a bracket.
 _REFERENCE = rb"%s\(sha256=([0-9a-f]{64});bytes=(\d{1,19});as=(url|base64)(?:;type=([^)\s\"]*))?\)"
-_START = b'{"schema":"%s",' % SCHEMA.encode()
-_WITH_MEDIA = _START + b'"media":'
-"""How a line with references begins as it is written. Other programs may write the field elsewhere."""
 
 _head = msgspec.json.Decoder(Head)
 
@@ -54,12 +51,6 @@ _exchanges = msgspec.json.Decoder(_Exchanges)
 
 class MissingMedia(BadLine):
     """A media file is missing or has other bytes. The message begins with the path of the reference in the record."""
-
-
-def check_mode(mode: str) -> None:
-    """Raises ValueError where ``mode`` is not a ``MediaMode``."""
-    if mode not in ("inline", "folder"):
-        raise ValueError(f'media is {mode!r}; it can be "inline" or "folder".')
 
 
 def folder_of(path: str | os.PathLike[str]) -> Path:
@@ -91,13 +82,15 @@ class MediaFolder:
         is_keyed = _KEYED.search(line) is not None
         if not is_keyed and _URL.search(line) is None:
             return line
-        mark = _unused_mark(line)
+        marks = (b"rollout-trace-media%s" % (b"" if number == 1 else b"%d" % number) for number in count(1))
+        # One that does not occur in the line.
+        mark = next(mark for mark in marks if mark + b"(" not in line)
         before, table, after = _around_exchanges(line)
-        types = dict(_media_texts(_parse(b"%s[]%s" % (before, after) if table else line))) if is_keyed else {}
+        types = dict(_media_texts(loads(b"%s[]%s" % (before, after) if table else line))) if is_keyed else {}
         found = table.join([self._moved(part, mark, types) for part in (before, after)])
         if found == line:
             return line
-        return b'%s{"mark":"%s"},%s' % (_WITH_MEDIA, mark, found[len(_START) :])
+        return b'%s"media":{"mark":"%s"},%s' % (LINE_START, mark, found[len(LINE_START) :])
 
     def _moved(self, part: bytes, mark: bytes, types: dict[bytes, bytes]) -> bytes:
         found = _URL.sub(lambda match: self._url(match, mark), part)
@@ -157,25 +150,6 @@ def restore(line: bytes, folder: str | os.PathLike[str]) -> bytes:
         return b"data:%s;base64,%s" % (mime_type, text) if match[3] == b"url" else text
 
     return reference.sub(data_of, line)
-
-
-def parse_restored(line: bytes, path: str) -> Parsed:
-    """Reads a line of the file at ``path``, with references replaced by their media.
-
-    Raises:
-        BadLine: the line is not JSON, or its values are not of the format's types.
-        MissingMedia: a file is missing, cannot be read, or has other bytes than its name.
-    """
-    if not line.startswith(_WITH_MEDIA):
-        # Read before it is searched for references: most lines have none, and the search is a pass over all of it.
-        try:
-            parsed = parse(line)
-            if parsed.record.media is None:
-                return parsed
-        except BadLine:
-            # It may be a reference that is not of the type which its data has.
-            pass
-    return parse(restore(line, name_of_folder(path)))
 
 
 def references(line: bytes) -> dict[str, int]:
@@ -253,12 +227,6 @@ def _around_exchanges(line: bytes) -> tuple[bytes, bytes, bytes]:
     return line[: starts[-1]], line[starts[-1] : end], line[end:]
 
 
-def _unused_mark(line: bytes) -> bytes:
-    """A mark that does not occur in the line."""
-    marks = (b"rollout-trace-media%s" % (b"" if number == 1 else b"%d" % number) for number in count(1))
-    return next(mark for mark in marks if mark + b"(" not in line)
-
-
 def _mark_of(line: bytes) -> bytes | None:
     """The mark of the references in a line; None without one, also for a broken line, which fails when decoded."""
     if b'"media"' not in line:
@@ -276,13 +244,6 @@ def _mark_of(line: bytes) -> bytes | None:
 
 
 # Which texts are media
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return msgspec.json.decode(line)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return json.loads(line)
 
 
 def _media_texts(line: Any) -> Iterator[tuple[bytes, bytes]]:

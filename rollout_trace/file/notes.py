@@ -105,9 +105,7 @@ def apply_note(note: NoteRecord, trajectory: Trajectory) -> list[str]:
     for name, kind in (("rewards", Rewards), ("metrics", Metrics)):
         given = getattr(note, name)
         if given is not None:
-            # `dict.update`, because the class's own method checks the values.
-            dict.update(numbers := kind(), {**(getattr(trajectory, name) or {}), **given})
-            put(trajectory, name, numbers)
+            put(trajectory, name, kind.unchecked({**(getattr(trajectory, name) or {}), **given}))
     put(trajectory, "metadata", metadata_of(note, trajectory.metadata))
     return _apply_to_steps(note.steps, trajectory.steps) if note.steps else []
 

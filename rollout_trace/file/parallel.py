@@ -25,10 +25,9 @@ from rollout_trace import guard
 from rollout_trace._python import without_interrupts
 from rollout_trace.file.addresses import is_address, open_binary
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
-from rollout_trace.file.decode import Parsed, parse
+from rollout_trace.file.decode import Parsed, parse, parse_restored
 from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.lines import Damaged, FilePart, NumberedLines
-from rollout_trace.file.media import parse_restored
 from rollout_trace.file.records import TrajectoryRecord
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timezone
 from typing import Any, AnyStr, NamedTuple
 
+import msgspec
 import orjson
 
 from rollout_trace import guard
@@ -26,6 +27,14 @@ def dumps(value: Any, options: int = 0) -> bytes:
         return orjson.dumps(value, option=OPTIONS | options)
     except TypeError:
         return orjson.dumps(plain(value), option=OPTIONS | options)
+
+
+def loads(data: Any) -> Any:
+    """Any value of JSON, with the lone surrogates that models, tools and errors do have. Raises ValueError: none."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return json.loads(bytes(data))
 
 
 def plain(value: Any, ancestors: tuple[int, ...] = ()) -> Any:

@@ -22,10 +22,9 @@ from rollout_trace.file.addresses import (
     shown,
     to_local,
 )
-from rollout_trace.file.decode import build, parse
+from rollout_trace.file.decode import build, parse, parse_restored
 from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
-from rollout_trace.file.media import parse_restored
 from rollout_trace.file.notes import Notes, SharedNotes, is_notes_file, load_notes, notes_path
 from rollout_trace.file.shards import SUFFIXES, lines_among
 
@@ -129,7 +128,8 @@ class TrajectoryReader(Iterator["Trajectory"]):
         try:
             for at, path in enumerate(self.paths):
                 notes = self._notes.of(path)
-                for trajectory in self._read_file(path) if pool is None else self._read_parsed(path, at, pool):
+                here = (line.trajectory for line in self.read_lines(path))
+                for trajectory in here if pool is None else self._read_parsed(path, at, pool):
                     if notes is not None:
                         notes.apply(trajectory)
                     yield trajectory
@@ -143,11 +143,8 @@ class TrajectoryReader(Iterator["Trajectory"]):
             guard.warn(f"{count} {lines_were} skipped; the first: {self.skipped[0]}")
         self._notes.warn_of_unmatched(has_skipped=bool(self.skipped))
 
-    def _read_file(self, path: str) -> Iterator[Trajectory]:
-        return (line.trajectory for line in self.read_lines(path))
-
     def _read_parsed(self, path: str, at: int, pool: Workers) -> Iterator[Trajectory]:
-        """As ``_read_file``, of lines that other processes have parsed."""
+        """The trajectories of a file, of lines that other processes have parsed."""
         last = 0
         for line in pool.lines(at):
             try:

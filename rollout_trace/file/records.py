@@ -22,6 +22,8 @@ from rollout_trace.data.model import Completion, ErrorInfo, Task, TokenIssue, Us
 
 SCHEMA = "rollout-trace/1"
 NOTE_SCHEMA = "rollout-trace-note/1"
+LINE_START = b'{"schema":"%s",' % SCHEMA.encode()
+"""How this library writes the beginning of a line; one that refers to media goes on with ``media``."""
 
 SchemaId: TypeAlias = Annotated[str, Meta(extra_json_schema={"const": SCHEMA})]
 NoteSchemaId: TypeAlias = Annotated[str, Meta(extra_json_schema={"const": NOTE_SCHEMA})]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
+from rollout_trace._threads import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file import locking

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
+from rollout_trace._threads import renew_after_fork
 from rollout_trace.file import locking
 from rollout_trace.file.addresses import file_system, make_folder, shown
 from rollout_trace.file.plain import dumps

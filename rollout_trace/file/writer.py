@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
+from rollout_trace._threads import renew_after_fork
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file.addresses import check_permissions
 from rollout_trace.file.append import AppendedFile, AppendError
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.encode import encode
-from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
+from rollout_trace.file.media import MediaFolder, MediaMode, folder_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -71,7 +71,7 @@ class JSONLWriter:
         lock_timeout: float = 10.0,
         mode: int | None = None,
     ) -> None:
-        check_mode(media)
+        check_media(media)
         self._lock_timeout = check_lock_timeout(lock_timeout)
         self._mode = check_permissions(mode)
         self.path = check_path(path)
@@ -203,6 +203,12 @@ class JSONLWriter:
         """Renews lock and descriptor in a forked process: an inherited descriptor shares the parent's ``flock``."""
         self._lock = threading.Lock()
         self._file.renew()
+
+
+def check_media(mode: str) -> None:
+    """Raises ValueError where ``mode`` is not a ``MediaMode``."""
+    if mode not in ("inline", "folder"):
+        raise ValueError(f'media is {mode!r}; it can be "inline" or "folder".')
 
 
 def check_lock_timeout(value: Any) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, ToolCall, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
-from rollout_trace.importing.chat import arguments_text, assistant_message, error_of, tool_message
+from rollout_trace.importing.chat import arguments_text, error_of, tool_message
 from rollout_trace.importing.steps import (
     REBUILT,
     Thread,
@@ -18,6 +18,7 @@ from rollout_trace.importing.steps import (
     token_fields,
     usd,
 )
+from rollout_trace.wire.chat_messages import assistant_message
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource

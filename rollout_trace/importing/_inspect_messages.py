@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Completion, ToolCall
-from rollout_trace.importing.chat import arguments_text, assistant_message, tool_message
+from rollout_trace.importing.chat import arguments_text, tool_message
 from rollout_trace.importing.fields import Fields
+from rollout_trace.wire.chat_messages import assistant_message
 
 if TYPE_CHECKING:
     from rollout_trace.importing.report import ImportReport

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace.data.model import Step, TokenIssue, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
-from rollout_trace.importing.chat import assistant_message, chat_completion, error_of
+from rollout_trace.importing.chat import chat_completion, error_of
 from rollout_trace.importing.steps import (
     REBUILT,
     Thread,
@@ -18,6 +18,7 @@ from rollout_trace.importing.steps import (
     token_fields,
     usd,
 )
+from rollout_trace.wire.chat_messages import assistant_message
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource

@@ -21,25 +21,6 @@ def arguments_text(value: Any) -> str | None:
         return None
 
 
-def call_message(call: ToolCall) -> dict[str, Any]:
-    """A tool call in the shape of chat."""
-    if call.type == "custom":
-        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments or ""}}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
-
-
-def assistant_message(completion: Completion) -> dict[str, Any]:
-    """A completion as the message that later requests repeat."""
-    message: dict[str, Any] = {"role": completion.role, "content": completion.content}
-    if completion.reasoning is not None:
-        message["reasoning_content"] = completion.reasoning
-    if completion.tool_calls:
-        message["tool_calls"] = [call_message(call) for call in completion.tool_calls]
-    if completion.refusal is not None:
-        message["refusal"] = completion.refusal
-    return message
-
-
 def tool_message(tool_call_id: str | None, content: Any, *, is_error: bool = False) -> dict[str, Any]:
     """A tool's result as the message that the next request has."""
     message = {"role": "tool", "tool_call_id": tool_call_id, "content": "" if content is None else content}

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from rollout_trace import guard
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 
 Hook: TypeAlias = Callable[[ModuleType], object]
 _lock = lock_for(__name__)

@@ -8,7 +8,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace import guard
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 from rollout_trace.process.imports import Hook, watch
 
 if TYPE_CHECKING:

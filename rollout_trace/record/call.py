@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
+from rollout_trace._threads import renew_after_fork
 from rollout_trace.data.counts import COST_HEADER
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
 from rollout_trace.record.bounds import KeptBytes

@@ -15,8 +15,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
-from rollout_trace._pace import POLITE_LIMIT, set_polite
+from rollout_trace._threads import POLITE_LIMIT, renew_after_fork, set_polite
 
 
 class _Task(NamedTuple):

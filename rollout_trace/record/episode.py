@@ -10,7 +10,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 from rollout_trace.data import user_values
 from rollout_trace.data.episodes import episode_of, lineage
 from rollout_trace.data.model import Task

@@ -14,7 +14,7 @@ from weakref import ref
 
 import msgspec
 
-from rollout_trace._forks import renew_after_fork
+from rollout_trace._threads import renew_after_fork
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.file.encode import PARTS

@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace._forks import lock_for
-from rollout_trace._python import place_of_caller
+from rollout_trace._threads import lock_for
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import complete_later, stored_tool_runs
@@ -131,7 +130,7 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     trajectory.started_at = datetime.now(timezone.utc)
     # Collected when it is read: it takes up to 50 ms once a process.
     complete_later(trajectory, environment=Pending())
-    state = TrajectoryState(StepLog(), place_of_caller())
+    state = TrajectoryState(StepLog(), guard.place_of_caller())
     _attach(state, trajectory)
     trajectory._recorder = state
     _opened[id(trajectory)] = (trajectory, parent)

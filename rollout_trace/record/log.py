@@ -12,8 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
-from rollout_trace._pace import give_way
+from rollout_trace._threads import give_way, renew_after_fork
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.record.bounds import held_bytes

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 from rollout_trace._version import __version__
 from rollout_trace.credentials import MASK
 from rollout_trace.data import user_values

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
-from rollout_trace._forks import lock_for
+from rollout_trace._threads import lock_for
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
@@ -377,10 +377,9 @@ def _check_file_settings(settings: dict[str, Any], target: object) -> None:
     if not isinstance(target, (str, os.PathLike)):
         raise ValueError(f"{changed} is for a path: give it to the writer, JSONLWriter(path, {changed}).")
     from rollout_trace.file.addresses import check_permissions
-    from rollout_trace.file.media import check_mode
-    from rollout_trace.file.writer import check_lock_timeout
+    from rollout_trace.file.writer import check_lock_timeout, check_media
 
-    check_mode(settings["media"])
+    check_media(settings["media"])
     check_permissions(settings["mode"])
     check_lock_timeout(settings["lock_timeout"])
 

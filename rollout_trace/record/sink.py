@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rollout_trace import guard
-from rollout_trace._pace import give_way
+from rollout_trace._threads import give_way
 from rollout_trace.errors import WriteError
 from rollout_trace.record.episode import Episode, Member
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace._python import place_of_caller
 from rollout_trace.data.trajectory import set_final_steps
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class TrajectoryState:
                 "have it. Set it inside the `with rt.trajectory()` block, or add it with rt.annotate().",
             )
         if name in ("reward", "rewards") and value is not None and self.log is None:
-            self._warn(trajectory, f"is scored {value!r} at {place_of_caller()}")
+            self._warn(trajectory, f"is scored {value!r} at {guard.place_of_caller()}")
 
     def was_written(self, trajectory: Trajectory, target: object) -> None:
         """Warns if the trajectory that was written has no recorded calls."""

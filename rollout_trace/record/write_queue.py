@@ -12,8 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from rollout_trace import guard
-from rollout_trace._forks import renew_after_fork
-from rollout_trace._pace import POLITE_LIMIT, give_way, set_polite
+from rollout_trace._threads import POLITE_LIMIT, give_way, renew_after_fork, set_polite
 from rollout_trace.record import process_end
 from rollout_trace.record.episode import Episode
 from rollout_trace.record.sink import Sink

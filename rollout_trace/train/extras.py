@@ -16,7 +16,7 @@ from itertools import repeat
 from operator import attrgetter, is_not, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.data.extras import EXTRAS, PolicySpan, SamplingMask, TopTokens
+from rollout_trace.data.extras import EXTRAS, PolicySpan, SamplingMask, TopTokens, hold_sampled
 from rollout_trace.data.model import STORED, shared
 from rollout_trace.data.rows import RowSpan
 from rollout_trace.data.tokens import readonly
@@ -96,8 +96,7 @@ def _bad_mask(mask: SamplingMask, step: Step) -> str | None:
         return f"sampling_mask with {len(mask.ids)} ids and {len(mask.logprobs)} logprobs"
     sampled = np.asarray(step.completion_token_ids)
     # As the decoders require of engines: over the ids of a position the sampled one must have a probability.
-    named = np.zeros(len(sampled), np.bool_)
-    named[np.repeat(np.arange(len(sampled)), mask.counts)[mask.ids == np.repeat(sampled, mask.counts)]] = True
+    named = hold_sampled(mask, sampled)
     if named.all():
         return None
     at = int(named.argmin())

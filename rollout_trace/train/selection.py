@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, get_args
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import STORED, StepStatus, stored_ids
 from rollout_trace.data.tokens import FLOAT32_MAX, Span
+from rollout_trace.data.user_values import brief
 from rollout_trace.train.check_codes import ISSUE_CODES
 from rollout_trace.train.extras import versions_of
 from rollout_trace.train.shaping import constrained
@@ -234,9 +235,7 @@ def advantage_problem(step: Step, length: int | None) -> tuple[str, int | None] 
     except ValueError:  # Lists of different lengths.
         values = np.empty((0, 0), object)
     if values.dtype.kind not in "iuf" or values.ndim > 1:
-        text = repr(step.advantage)
-        text = text if len(text) <= 80 else text[:77] + "..."
-        return f"advantage is {text}; expected a number, or one for each completion id.", None
+        return f"advantage is {brief(step.advantage)}; expected a number, or one for each completion id.", None
     if values.ndim and length is not None and len(values) != length:
         return f"{length} completion ids but {len(values)} advantages.", min(length, len(values))
     each = np.atleast_1d(values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.wire import grammars
+from rollout_trace.wire.grammars import restricted as constrained
 from rollout_trace.wire.grammars import settings_of, temperature
 from rollout_trace.wire.profiles import profile_of_step
 
@@ -48,18 +48,6 @@ _CUT = (
 )
 _LEAVE_OUT = 'leave them out with sequences(constrained="drop"), or record the sampling mask and renormalise over it'
 _PENALTY = "apply the same penalties to the trainer's logits, from the ids before each token"
-
-
-def constrained(step: Step) -> str | None:
-    """Names what restricted the next token: ``required tool, response_format``, ...; None where nothing did.
-
-    Found in the request; where that names no grammar, and the engine's logprobs are nevertheless ``constrained``:
-    ``not named in the request``.
-    """
-    cause = grammars.constrained(step)
-    if cause is None and step.logprobs_mode == "constrained":
-        return "not named in the request"
-    return cause
 
 
 def remedy(step: Step, code: str, settings: str) -> str:

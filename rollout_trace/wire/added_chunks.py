@@ -109,7 +109,7 @@ class AddedChunks:
 
     def _is_added(self, event: bytes) -> bool:
         try:
-            chunk = loads(b"".join(_data_of(event)))
+            chunk = loads(b"".join([line[5:] for line in event.splitlines() if line.startswith(b"data:")]))
         except ValueError:
             return False
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
@@ -141,12 +141,3 @@ class AddedChunks:
 
     def _says(self, name: str, value: Any) -> bool:
         return value is not None and (value != [] or name in self._names)
-
-
-def _data_of(event: bytes) -> Iterator[bytes]:
-    for line in event.splitlines():
-        if line.startswith(b"data:"):
-            yield line[5:]
-
-
-__all__ = ["AddedChunks", "answers_to"]

@@ -10,9 +10,9 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
+from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, hold_sampled
 from rollout_trace.data.model import Usage
-from rollout_trace.data.tokens import FLOAT32_MAX, array_of
+from rollout_trace.data.tokens import FLOAT32_MAX, INT32_MAX, array_of
 from rollout_trace.wire.extras import UnusableError
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.reading import set_issue, withhold
@@ -20,8 +20,6 @@ from rollout_trace.wire.reading import set_issue, withhold
 if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray
     from rollout_trace.data.tokens import FloatArray, IntArray
-
-_INT32_MAX = 0x7FFFFFFF
 
 
 def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
@@ -64,8 +62,8 @@ def _check_ids(choice: ChoiceFacts, converted: dict[int, Any]) -> None:
             converted[id(ids)] = _id_array(ids)
         array = converted[id(ids)]
         if array is None:
-            bad = next(value for value in ids if not 0 <= value <= _INT32_MAX)
-            set_issue(choice, "ids_out_of_range", f"{name} holds {bad}; ids go from 0 to {_INT32_MAX}.")
+            bad = next(value for value in ids if not 0 <= value <= INT32_MAX)
+            set_issue(choice, "ids_out_of_range", f"{name} holds {bad}; ids go from 0 to {INT32_MAX}.")
         setattr(choice, name, array)
 
 
@@ -203,14 +201,10 @@ def _check_top(choice: ChoiceFacts, top: TopTokens, *, has_sampled: bool) -> Non
 
 
 def _check_mask(choice: ChoiceFacts, mask: SamplingMask) -> None:
-    import numpy as np
-
     ids = _ids_of(choice, "completion")
     if len(mask) != len(ids):
         raise UnusableError(f"{len(mask)} rows of the mask for {len(ids)} sampled tokens.", "not_aligned")
-    named = np.zeros(len(ids), np.bool_)
-    named[np.repeat(np.arange(len(ids)), mask.counts)[mask.ids == np.repeat(ids, mask.counts)]] = True
-    _check_sampled(named, ids, "the mask")
+    _check_sampled(hold_sampled(mask, ids), ids, "the mask")
 
 
 def _check_sampled(named: Any, ids: IntArray, what: str) -> None:

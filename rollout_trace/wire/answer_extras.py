@@ -166,34 +166,25 @@ class OtherNames:
                 values[name] = value
 
 
-class PartExtras:
+class PartExtras(RawExtras):
     """Of one choice, from its only body or from all its chunks."""
 
-    __slots__ = ("_kind", "counts", "found", "values")
+    __slots__ = ("_kind", "counts", "values")
 
     def __init__(self, kind: OtherNames) -> None:
         """``kind``: of the type of the choices, whose base is ``ChoiceExtras``."""
+        super().__init__()
         self._kind = kind
         self.counts: Mapping[str, Any] = _EMPTY
         """Of the answer, where they stand on the choice."""
         self.values: dict[str, Any] = {}
         """The fields that have no place of their own, by name. In a stream the last value that is no null."""
-        # Made when it is needed: nearly no choice has any extras.
-        self.found: RawExtras | None = None
 
     def add(self, choice: ChoiceExtras) -> None:
-        """Reads the next chunk, or the only body."""
         # Tested as a whole, the fields cost next to nothing.
         if self._kind.fields_of(choice) != self._kind.nothing:
-            self.raw.add(choice)
+            super().add(choice)
             self._kind.add_to(self.values, choice)
-
-    @property
-    def raw(self) -> RawExtras:
-        """The extras as they came."""
-        if self.found is None:
-            self.found = RawExtras()
-        return self.found
 
     def update(self, fields: dict[str, Any]) -> None:
         """Reads the undeclared fields of the next chunk."""
@@ -266,8 +257,7 @@ class AnswerExtras:
             more: further fields for ``Step.extra``.
             has_prompt: whether the scores of a prompt beside the choices are of the choice's prompt.
         """
-        if has_prompt and self._prompt_logprobs is not NULL and part.raw.prompt_logprobs == NULL:
-            part.raw.prompt_logprobs = self._prompt_logprobs
-        if part.found is not None:
-            part.found.settle(choice, sampling, self._scores)
+        if has_prompt and part.prompt_logprobs == NULL:
+            part.prompt_logprobs = self._prompt_logprobs
+        part.settle(choice, sampling, self._scores)
         choice.extra = extra_of(self._values, part.values, *more)

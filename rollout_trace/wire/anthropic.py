@@ -15,10 +15,18 @@ from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire import align, blocks
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, text_of
+from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads
 from rollout_trace.wire.logprobs import number_of
 from rollout_trace.wire.places import COMPLETION_IDS, MESSAGES, PROMPT_IDS, Path, look_up
-from rollout_trace.wire.reading import error_without_choices, mark_malformed, merged, unreadable, usage_of
+from rollout_trace.wire.reading import (
+    error_without_choices,
+    is_read,
+    mark_malformed,
+    merged,
+    text_of,
+    unreadable,
+    usage_of,
+)
 from rollout_trace.wire.sse import Event, events, framed_events, is_framed
 
 
@@ -124,13 +132,7 @@ def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) ->
 
 
 def _is_known(part: Event) -> bool:
-    if part.type in (b"ping", b"message_stop"):
-        return True
-    try:
-        event, _ = _EVENT.decode(part.data)
-    except ValueError:
-        return False
-    return isinstance(event.type, str)
+    return part.type in (b"ping", b"message_stop") or is_read(_EVENT, part, lambda event: isinstance(event.type, str))
 
 
 class _Message:
@@ -178,7 +180,12 @@ class _Message:
             self._start_block(event.index, event.content_block, data)
         elif event.delta is not None and kind == "message_delta":
             self._tokens.add_part(event.delta)
-            self._apply_message_delta(event, event.delta, data)
+            self.begun = True
+            for name in ("stop_reason", "stop_sequence"):
+                self._fields[name] = event.delta.get(name) or self._fields.get(name)
+            self._keep_extra(event.delta)
+            self._keep_extra(_fields_of(data))
+            self._count(event.delta.get("usage"))
         elif kind == "message_stop":
             self._keep_extra(_fields_of(data))
         elif kind not in _WITHOUT_CONTENT:
@@ -226,14 +233,6 @@ class _Message:
         if block.type == "fallback" and isinstance(value.get("to"), dict):
             # The model that continues is the one that an unstreamed answer names.
             self._fields["model"] = value["to"].get("model") or self._fields.get("model")
-
-    def _apply_message_delta(self, event: _Event, delta: dict[str, Any], data: bytes) -> None:
-        self.begun = True
-        for name in ("stop_reason", "stop_sequence"):
-            self._fields[name] = delta.get(name) or self._fields.get(name)
-        self._keep_extra(delta)
-        self._keep_extra(_fields_of(data))
-        self._count(delta.get("usage"))
 
     def _keep_extra(self, values: dict[str, Any]) -> None:
         """Collects the fields that no field of a step holds, for ``extra``."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Completion, ToolCall
 from rollout_trace.wire.chat_messages import NO_OBJECT, content_of, drop_if, message_of
-from rollout_trace.wire.lenient import compact, loads, text_of
+from rollout_trace.wire.lenient import compact, loads
+from rollout_trace.wire.reading import text_of
 
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport

@@ -40,7 +40,7 @@ def unpack(body: bytes, encoding: str | None, limit: int | None) -> tuple[bytes,
     if not codecs:
         return (body, False) if limit is None or len(body) <= limit else (body[:limit], True)
     stages: list[_Stage] = []
-    parts: Iterable[bytes] = _pieces(body)
+    parts: Iterable[bytes] = (body[at : at + _INPUT] for at in range(0, len(body), _INPUT))
     for left, name in zip(range(len(codecs) - 1, -1, -1), codecs, strict=True):
         # What is still encoded may be a little longer than what it holds.
         stage = _Stage(name, parts, limit if limit is None or not left else 2 * limit + _INPUT)
@@ -51,11 +51,6 @@ def unpack(body: bytes, encoding: str | None, limit: int | None) -> tuple[bytes,
     for part in parts:
         whole.write(part)
     return whole.getvalue(), any(stage.has_more for stage in stages)
-
-
-def _pieces(body: bytes) -> Iterator[bytes]:
-    for start in range(0, len(body), _INPUT):
-        yield body[start : start + _INPUT]
 
 
 class _Stage:

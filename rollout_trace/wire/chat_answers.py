@@ -33,7 +33,8 @@ def compare_answer(step: Step, previous: Step) -> Repeat:
     answer_text, answer_calls = _answer_parts(answer)
     if gives_start(previous):
         answer_text = _leading_answer((previous.messages or ())[-1:])[0] + answer_text
-    if _stops_early(previous) and not answer_calls and text.startswith(answer_text):
+    stops_early = previous.status == "abandoned" or previous.finish_reason in (*CUT_OFF, "abort")
+    if stops_early and not answer_calls and text.startswith(answer_text):
         # A later request continued the answer: the message has both parts.
         return "same"
     if text != answer_text or [name for name, _ in calls] != [name for name, _ in answer_calls]:
@@ -42,10 +43,6 @@ def compare_answer(step: Step, previous: Step) -> Repeat:
     if not pairs:
         return "same"
     return "arguments" if all(_parsed_arguments(one) == _parsed_arguments(two) for one, two in pairs) else "changed"
-
-
-def _stops_early(step: Step) -> bool:
-    return step.status == "abandoned" or step.finish_reason == "abort" or step.finish_reason in CUT_OFF
 
 
 def keeps_reasoning(step: Step, previous: Step) -> bool:
@@ -67,7 +64,11 @@ def _leading_answer(messages: Sequence[Any]) -> tuple[str, list[tuple[Any, Any]]
         reasoning = reasoning or bool(message.get("reasoning_content") or message.get("reasoning"))
         reasoning = _add_content(message.get("content"), texts, calls) or reasoning
         if message.get("role") == "model":
-            reasoning = _add_google_parts(message, texts, calls) or reasoning
+            said = google_parts.completion_of(google_parts.parts_of(message))
+            text, google_calls = _answer_parts(said)
+            texts.append(text)
+            calls += google_calls
+            reasoning = bool(said.reasoning) or reasoning
         tool_calls = message.get("tool_calls")
         for call in tool_calls if isinstance(tool_calls, list) else ():
             function = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
@@ -90,15 +91,6 @@ def _add_content(content: Any, texts: list[str], calls: list[tuple[Any, Any]]) -
             texts.append(part["text"])
         reasoning = reasoning or part.get("type") in ("thinking", "redacted_thinking", "reasoning")
     return reasoning
-
-
-def _add_google_parts(message: dict[str, Any], texts: list[str], calls: list[tuple[Any, Any]]) -> bool:
-    """Adds the texts and calls of one of Google's contents; returns whether it has reasoning."""
-    said = google_parts.completion_of(google_parts.parts_of(message))
-    content, own_calls = _answer_parts(said)
-    texts.append(content)
-    calls += own_calls
-    return bool(said.reasoning)
 
 
 def _answer_parts(answer: Completion) -> tuple[str, list[tuple[Any, Any]]]:

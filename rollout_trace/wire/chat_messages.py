@@ -204,6 +204,13 @@ def message_of(completion: Completion, report: ExportReport | None) -> Message:
     for what in _dropped_fields(completion):
         metadata = what == "citations" or what.startswith("fields of ")
         drop_if(report, True, what, metadata=metadata)
+    function_call = (completion.extra or {}).get("function_call")
+    message = assistant_message(completion)
+    return message if function_call is None else {**message, "function_call": function_call}
+
+
+def assistant_message(completion: Completion) -> Message:
+    """A completion as the message that later requests repeat, without what stands in its ``extra``."""
     content = completion.content
     message: Message = {"role": completion.role, "content": list(content) if isinstance(content, tuple) else content}
     if completion.reasoning is not None:
@@ -212,8 +219,7 @@ def message_of(completion: Completion, report: ExportReport | None) -> Message:
         message["tool_calls"] = [_call(call) for call in completion.tool_calls]
     if completion.refusal is not None:
         message["refusal"] = completion.refusal
-    function_call = (completion.extra or {}).get("function_call")
-    return message if function_call is None else {**message, "function_call": function_call}
+    return message
 
 
 def _dropped_fields(completion: Completion) -> Iterator[str]:

@@ -44,7 +44,14 @@ def load(source: Any) -> tuple[Any, Render | None, Mapping[str, Any]]:
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
             raise ValueError(f"{path} holds no tokenizer: give a folder with tokenizer.json, or that file")
-        return _tokenizers().Tokenizer.from_file(str(file)), None, _config(file.parent)
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise ImportError(
+                "a tokenizer from a file needs the package `tokenizers`: pip install tokenizers"
+            ) from error
+        tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
+        return tokenizer, None, _config(file.parent)
     inner = getattr(source, "backend_tokenizer", None)
     if inner is not None:
 
@@ -59,14 +66,6 @@ def load(source: Any) -> tuple[Any, Render | None, Mapping[str, Any]]:
     if hasattr(source, "id_to_token") and hasattr(source, "get_added_tokens_decoder"):
         return source, None, {}
     raise ValueError(f"{source!r} is no tokenizer: give a tokenizers.Tokenizer, one of transformers, or a folder")
-
-
-def _tokenizers() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ImportError("a tokenizer from a file needs the package `tokenizers`: pip install tokenizers") from error
-    return tokenizers
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
@@ -121,11 +120,11 @@ def for_template(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if reasoning:
         made["reasoning"] = made["reasoning_content"] = reasoning
     if made.get("tool_calls"):
-        made["tool_calls"] = [_callfor_template(call) for call in made["tool_calls"]]
+        made["tool_calls"] = [_call_for_template(call) for call in made["tool_calls"]]
     return made
 
 
-def _callfor_template(call: Mapping[str, Any]) -> Mapping[str, Any]:
+def _call_for_template(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function = dict(call["function"])
     try:
         value = json.loads(function.get("arguments") or "{}")

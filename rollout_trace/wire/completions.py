@@ -21,7 +21,14 @@ from rollout_trace.wire import align, places
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras, fields_from
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, later, loads
-from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids, number_of
+from rollout_trace.wire.logprobs import (
+    ArrayLogprobs,
+    Columns,
+    columns_of,
+    extended,
+    integral_ids,
+    number_of,
+)
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     error_of_choice,
@@ -143,10 +150,7 @@ class _Reader:
         self._sizes.append((0 if columns is None else len(columns), len(ids or ())))
         self.token_ids = extended(self.token_ids, ids)
         self.extras.add(choice)
-        if self.columns is None or columns is None:
-            self.columns = columns if self.columns is None else self.columns
-        else:
-            self.columns.extend(columns)
+        self.columns = extended(self.columns, columns)
         return problem or prompt_problem
 
     @property
@@ -231,7 +235,7 @@ class _Answer:
         for choice in self._facts.choices:
             reader = self._readers[choice.index]
             if reader.echoed is not None:
-                reader.extras.raw.echoed = reader.echoed.logprobs, reader.echoed.tops
+                reader.extras.echoed = reader.echoed.logprobs, reader.echoed.tops
             more = {} if reader.columns is None else reader.columns.more
             has_prompt = len(self._readers) == 1
             self._extras.settle(choice, reader.extras, self._sampling, more, has_prompt=has_prompt)
@@ -288,7 +292,7 @@ class _Answer:
         choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
         choice.token_texts = columns.texts()
         if choice.top_logprobs is not None:
-            reader.extras.raw.tops = columns.tops
+            reader.extras.tops = columns.tops
         if ids is not None:
             return
         choice.completion_token_ids, choice.uneven = columns.token_ids(), False
@@ -307,7 +311,11 @@ class _Answer:
             set_issue(choice, "nothing_sampled", f"max_tokens is 0: all {found} logprobs are of the echoed prompt.")
             return False
         if inputs is not None and outputs is not None and found == inputs + outputs:
-            self._split(choice, reader, columns, inputs)
+            head = reader.echoed = columns.cut(inputs)
+            if choice.prompt_token_ids is None:
+                choice.prompt_token_ids = head.token_ids()
+            # The first chunk also had the logprobs of the prompt: that surplus is no gap.
+            choice.uneven = reader.surpluses != [inputs]
             return True
         sizes = f"{_count_or_unknown(inputs)} of the prompt and {_count_or_unknown(outputs)} of the completion"
         set_issue(choice, "echo_unresolved", f"the prompt was to be echoed: {found} logprobs are not {sizes}.")
@@ -322,13 +330,6 @@ class _Answer:
         if choice.completion_token_ids is not None:
             outputs = len(choice.completion_token_ids)
         return inputs, outputs
-
-    def _split(self, choice: ChoiceFacts, reader: _Reader, columns: Columns, length: int) -> None:
-        head = reader.echoed = columns.cut(length)
-        if choice.prompt_token_ids is None:
-            choice.prompt_token_ids = head.token_ids()
-        # The first chunk also had the logprobs of the prompt: that surplus is no gap.
-        choice.uneven = reader.surpluses != [length]
 
 
 def _mentions_ids(body: bytes) -> bool:

@@ -182,7 +182,6 @@ class Wish:
 class _Form:
     protocol: str
     streamed: bool
-    has_tools: bool
 
     def __str__(self) -> str:
         return f"{'streams' if self.streamed else 'answers'} of {path_of(self.protocol)}"
@@ -207,168 +206,135 @@ def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, h
     """
     if protocol not in _SHARED:
         return ()
-    form = _Form(protocol, streamed, has_tools)
-    of_engine = _ENGINES.get(engine, _no_extras)
+    form = _Form(protocol, streamed)
     values = {option: getattr(options, option) for option in EXTRA_OF}
-    return tuple(
-        of_engine(option, value, form) for option, value in values.items() if value is not None and value is not False
-    )
+    found = []
+    for option, value in values.items():
+        if value is None or value is False:
+            continue
+        row = next((one for one in _ROWS if one.fits(engine, option, value, form)), _OTHERS)
+        wish = row.wish(option, value, form)
+        if engine == "llama-server" and protocol == CHAT and streamed and has_tools and wish.obstacle is None:
+            wish = Wish(option, obstacle=_REFUSED)
+        found.append(wish)
+    return tuple(found)
 
 
-# vLLM. Experts and masks are switched on for the whole server: no request field asks for them. Versions of the weights
-# are asked for with the ids: see profiles.py.
+_VALUE: Final = object()
+"""Stands in a row's fields for the option's number."""
 
 
-def _vllm_experts(option: str, value: Any, form: _Form) -> Wish:
-    absent = "start vLLM with --enable-return-routed-experts"
-    if form.protocol == VLLM_GENERATE or (form.protocol != RESPONSES and not form.streamed):
-        return Wish(option, absent=absent)
-    unstreamed = "" if form.protocol == RESPONSES else "make the call without stream, or "
-    return Wish(option, obstacle=f"vLLM never has them in {form}: {unstreamed}use {path_of(VLLM_GENERATE)}")
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What becomes of an option in some forms of call of an engine. Of several rows the first that fits holds."""
 
+    engine: str
+    option: str
+    protocols: tuple[str, ...] = _SHARED
+    asks: Mapping[str, Any] = field(default_factory=dict)
+    """Fields to add."""
+    above_0: Mapping[str, Any] = field(default_factory=dict)
+    """The same where the option's number is not 0."""
+    obstacle: str | None = None
+    """As in ``Wish``, for ``str.format`` with the form of call."""
+    absent: str = ""
+    streamed: bool | None = None
+    """Only in streams (True) or in other answers (False); None: in both."""
+    numbers: Callable[[int], bool] | None = None
+    """Only for these numbers; None: for all."""
 
-def _vllm_prompt(option: str, value: Any, form: _Form) -> Wish:
-    if form.streamed or form.protocol == RESPONSES:
-        instead = (
-            "use /chat/completions or /completions" if form.protocol == RESPONSES else "make the call without stream"
+    def fits(self, engine: str, option: str, value: int, form: _Form) -> bool:
+        """Returns whether the row is of this option in this form of call."""
+        return (
+            self.engine == engine
+            and self.option in (option, "")
+            and form.protocol in self.protocols
+            and self.streamed in (None, form.streamed)
+            and (self.numbers is None or self.numbers(value))
         )
-        return Wish(option, obstacle=f"vLLM never has them in {form}: {instead}")
-    name = "sampling_params.prompt_logprobs" if form.protocol == VLLM_GENERATE else "prompt_logprobs"
-    return Wish(option, {name: value}, absent=_DROPPED)
+
+    def wish(self, option: str, value: int, form: _Form) -> Wish:
+        """Returns what the row says of the option."""
+        asks = {**self.asks, **(self.above_0 if value else {})}
+        asks = {name: value if item is _VALUE else item for name, item in asks.items()}
+        return Wish(option, asks, None if self.obstacle is None else self.obstacle.format(form), self.absent)
 
 
-def _vllm_top(option: str, value: Any, form: _Form) -> Wish:
-    absent = _DROPPED
-    if form.protocol == VLLM_GENERATE:
-        return Wish(option, {"sampling_params.logprobs": value}, absent=absent)
-    as_ids = {"return_tokens_as_token_ids": True} if value else {}
-    if form.protocol == CHAT:
-        return Wish(option, {"top_logprobs": value, **as_ids} if value else {}, absent=absent)
-    if form.protocol == COMPLETIONS:
-        return Wish(option, {"logprobs": value, **as_ids}, absent=absent)
-    if form.streamed:
-        # The stream has begun when the number is found too large: its connection is closed, and nobody can ask again.
-        return Wish(option, obstacle=f"vLLM breaks off {form} that ask for too many, so none are: {_INSTEAD}")
-    return Wish(option, {"top_logprobs": value} if value else {}, obstacle=_by_text("vLLM", form))
+def _is_whole(number: int) -> bool:
+    return number == -1
 
 
-_INSTEAD: Final = "make the call without stream for their texts, or use /chat/completions for their ids"
+_EXPERTS, _PROMPT, _TOP, _MASK = EXTRA_OF
+_TEXTUAL: Final = (CHAT, COMPLETIONS)
+_BY_VLLM: Final = f"use {path_of(VLLM_GENERATE)}"
+_BY_SGLANG: Final = f"use {path_of(SGLANG_GENERATE)}"
+_BY_TEXT: Final = (
+    " names alternatives in {} by their text alone, which may be that of several ids: they are in top_logprobs"
+)
+_NOT_KNOWN: Final = " is not known to send this in {}: vLLM and SGLang do in some"
+_UNSTREAMED: Final = "make the call without stream"
+_LATER: Final = "SGLang has it from 0.5.23 on"
+_NUMBER: Final = {"logprobs": _VALUE}
+_TOP_NUMBER: Final = {"top_logprobs": _VALUE}
 
-
-def _vllm_mask(option: str, value: Any, form: _Form) -> Wish:
-    if form.protocol != VLLM_GENERATE:
-        return Wish(option, obstacle=f"vLLM never has it in {form}: use {path_of(VLLM_GENERATE)}")
-    return Wish(option, absent="start vLLM with --return-sampling-mask --logprobs-mode processed_logprobs")
-
-
-_VLLM: Final = dict(zip(EXTRA_OF, (_vllm_experts, _vllm_prompt, _vllm_top, _vllm_mask), strict=True))
-
-
-# SGLang
-
-
-def _sglang(option: str, value: Any, form: _Form) -> Wish:
-    if value == -1:
-        return Wish(option, obstacle="SGLang takes no -1 for the whole vocabulary: ask for a number of tokens")
-    if form.protocol == RESPONSES:
-        return Wish(option, obstacle=f"SGLang never has it in {form}: use {path_of(SGLANG_GENERATE)}")
-    return _SGLANG[option](option, value, form)
-
-
-def _sglang_experts(option: str, value: Any, form: _Form) -> Wish:
-    return Wish(option, {"return_routed_experts": True}, absent="start SGLang with --enable-return-routed-experts")
-
-
-def _sglang_prompt(option: str, value: Any, form: _Form) -> Wish:
-    if form.protocol != SGLANG_GENERATE:
-        return Wish(option, obstacle=f"SGLang never has them in {form}: use {path_of(SGLANG_GENERATE)}")
-    asks = {"return_logprob": True, "logprob_start_len": 0, **({"top_logprobs_num": value} if value else {})}
-    return Wish(option, asks, absent=_DROPPED)
-
-
-def _sglang_top(option: str, value: Any, form: _Form) -> Wish:
-    if form.protocol == SGLANG_GENERATE:
-        asks = {"return_logprob": True, **({"top_logprobs_num": value} if value else {})}
-        return Wish(option, asks, absent=_DROPPED)
-    if form.protocol == COMPLETIONS:
-        return Wish(option, {"logprobs": value}, obstacle=_by_text("SGLang", form))
-    if form.streamed:
-        return Wish(option, {"top_logprobs": value} if value else {}, obstacle=_by_text("SGLang", form))
+# Of vLLM experts and masks are switched on for the whole server: no request field asks for them. Versions of the
+# weights are asked for with the ids: see profiles.py.
+_ROWS: Final = (
+    _Row("vllm", _EXPERTS, (RESPONSES,), obstacle=f"vLLM never has them in {{}}: {_BY_VLLM}"),
+    _Row("vllm", _EXPERTS, (*_TEXTUAL, SGLANG_GENERATE), streamed=True,
+         obstacle=f"vLLM never has them in {{}}: {_UNSTREAMED}, or {_BY_VLLM}"),
+    _Row("vllm", _EXPERTS, absent="start vLLM with --enable-return-routed-experts"),
+    _Row("vllm", _PROMPT, (RESPONSES,), obstacle="vLLM never has them in {}: use /chat/completions or /completions"),
+    _Row("vllm", _PROMPT, streamed=True, obstacle=f"vLLM never has them in {{}}: {_UNSTREAMED}"),
+    _Row("vllm", _PROMPT, (VLLM_GENERATE,), {"sampling_params.prompt_logprobs": _VALUE}, absent=_DROPPED),
+    _Row("vllm", _PROMPT, asks={"prompt_logprobs": _VALUE}, absent=_DROPPED),
+    _Row("vllm", _TOP, (VLLM_GENERATE,), {"sampling_params.logprobs": _VALUE}, absent=_DROPPED),
+    _Row("vllm", _TOP, (CHAT,), above_0={**_TOP_NUMBER, "return_tokens_as_token_ids": True}, absent=_DROPPED),
+    _Row("vllm", _TOP, (COMPLETIONS,), _NUMBER, {"return_tokens_as_token_ids": True}, absent=_DROPPED),
+    # The stream has begun when the number is found too large: its connection is closed, and nobody can ask again.
+    _Row("vllm", _TOP, streamed=True, obstacle="vLLM breaks off {} that ask for too many, so none are: make the call "
+         "without stream for their texts, or use /chat/completions for their ids"),
+    _Row("vllm", _TOP, above_0=_TOP_NUMBER, obstacle=f"vLLM{_BY_TEXT}"),
+    _Row("vllm", _MASK, (VLLM_GENERATE,),
+         absent="start vLLM with --return-sampling-mask --logprobs-mode processed_logprobs"),
+    _Row("vllm", _MASK, obstacle=f"vLLM never has it in {{}}: {_BY_VLLM}"),
+    _Row("sglang", "", numbers=_is_whole,
+         obstacle="SGLang takes no -1 for the whole vocabulary: ask for a number of tokens"),
+    _Row("sglang", "", (RESPONSES,), obstacle=f"SGLang never has it in {{}}: {_BY_SGLANG}"),
+    _Row("sglang", _EXPERTS, asks={"return_routed_experts": True},
+         absent="start SGLang with --enable-return-routed-experts"),
+    _Row("sglang", _PROMPT, (SGLANG_GENERATE,), {"return_logprob": True, "logprob_start_len": 0},
+         {"top_logprobs_num": _VALUE}, absent=_DROPPED),
+    _Row("sglang", _PROMPT, obstacle=f"SGLang never has them in {{}}: {_BY_SGLANG}"),
+    _Row("sglang", _TOP, (SGLANG_GENERATE,), {"return_logprob": True}, {"top_logprobs_num": _VALUE}, absent=_DROPPED),
+    _Row("sglang", _TOP, (COMPLETIONS,), _NUMBER, obstacle=f"SGLang{_BY_TEXT}"),
+    _Row("sglang", _TOP, above_0=_TOP_NUMBER, streamed=True, obstacle=f"SGLang{_BY_TEXT}"),
     # The alternatives of `logprobs.content` are texts; those of `meta_info` have ids.
-    asks = {"top_logprobs": value, "return_meta_info": True} if value else {}
-    return Wish(option, asks, absent="SGLang has their ids from 0.5.23 on")
-
-
-def _sglang_mask(option: str, value: Any, form: _Form) -> Wish:
-    absent = "SGLang has it from 0.5.23 on"
-    if form.protocol == SGLANG_GENERATE:
-        return Wish(option, {"return_sampling_mask": True}, absent=absent)
-    if form.protocol == CHAT and not form.streamed:
-        return Wish(option, {"return_sampling_mask": True, "return_meta_info": True}, absent=absent)
-    unstreamed = "make the call without stream, or " if form.protocol == CHAT else ""
-    return Wish(option, obstacle=f"SGLang never has it in {form}: {unstreamed}use {path_of(SGLANG_GENERATE)}")
-
-
-_SGLANG: Final = dict(zip(EXTRA_OF, (_sglang_experts, _sglang_prompt, _sglang_top, _sglang_mask), strict=True))
-
-
-# Others
-
-
-def _llama_server(option: str, value: Any, form: _Form) -> Wish:
-    if option != "top_logprobs" or value == -1 or form.protocol not in (CHAT, COMPLETIONS):
-        return _no_extras(option, value, form, "llama-server")
-    if form.protocol == CHAT and form.streamed and form.has_tools:
-        return Wish(
-            option, obstacle="llama-server refuses logprobs in chat streams with tools: make the call unstreamed"
-        )
-    name = "top_logprobs" if form.protocol == CHAT else "logprobs"
-    return Wish(option, {name: value} if value else {}, absent=_DROPPED)
-
-
-def _dynamo(option: str, value: Any, form: _Form) -> Wish:
-    if option == "top_logprobs" and value >= 0 and form.protocol in (CHAT, COMPLETIONS):
-        name = "top_logprobs" if form.protocol == CHAT else "logprobs"
-        return Wish(option, {name: value} if value else {}, obstacle=_by_text("Dynamo", form))
-    instead = "set `nvext.extra_fields` in your calls, and what comes is in `Step.extra`"
-    return Wish(option, obstacle=f"Dynamo's form of it, which differs from worker to worker, is not read: {instead}")
-
-
-def _fireworks(option: str, value: Any, form: _Form) -> Wish:
-    if option != "top_logprobs" or form.protocol not in (CHAT, COMPLETIONS):
-        return _no_extras(option, value, form, "Fireworks")
-    if not 0 <= value <= 5:
-        return Wish(option, obstacle="Fireworks takes 0 to 5: ask for fewer")
-    if form.protocol == COMPLETIONS:
-        return Wish(option, {"logprobs": value} if value else {}, obstacle=_by_text("Fireworks", form))
-    return Wish(option, {"top_logprobs": value} if value else {}, absent=_DROPPED)
-
-
-def _together(option: str, value: Any, form: _Form) -> Wish:
-    if option != "top_logprobs" or value == -1 or form.protocol not in (CHAT, COMPLETIONS):
-        return _no_extras(option, value, form, "Together")
-    return Wish(option, {"logprobs": value} if value else {}, obstacle=_by_text("Together", form))
-
-
-def _no_extras(option: str, value: Any, form: _Form, engine: str = "this provider") -> Wish:
-    return Wish(option, obstacle=f"{engine} is not known to send this in {form}: vLLM and SGLang do in some")
-
-
-def _by_text(engine: str, form: _Form) -> str:
-    return (
-        f"{engine} names alternatives in {form} by their text alone, which may be that of several ids: they are in "
-        "top_logprobs"
-    )
-
-
-_ENGINES: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
-    "vllm": lambda option, value, form: _VLLM[option](option, value, form),
-    "sglang": _sglang,
-    "llama-server": _llama_server,
-    "dynamo": _dynamo,
-    "fireworks": _fireworks,
-    "together": _together,
-}
+    _Row("sglang", _TOP, above_0={**_TOP_NUMBER, "return_meta_info": True},
+         absent="SGLang has their ids from 0.5.23 on"),
+    _Row("sglang", _MASK, (SGLANG_GENERATE,), {"return_sampling_mask": True}, absent=_LATER),
+    _Row("sglang", _MASK, (CHAT,), {"return_sampling_mask": True, "return_meta_info": True}, absent=_LATER,
+         streamed=False),
+    _Row("sglang", _MASK, (CHAT,), obstacle=f"SGLang never has it in {{}}: {_UNSTREAMED}, or {_BY_SGLANG}"),
+    _Row("sglang", _MASK, obstacle=f"SGLang never has it in {{}}: {_BY_SGLANG}"),
+    _Row("llama-server", _TOP, numbers=_is_whole, obstacle=f"llama-server{_NOT_KNOWN}"),
+    _Row("llama-server", _TOP, (CHAT,), above_0=_TOP_NUMBER, absent=_DROPPED),
+    _Row("llama-server", _TOP, (COMPLETIONS,), above_0=_NUMBER, absent=_DROPPED),
+    _Row("llama-server", "", obstacle=f"llama-server{_NOT_KNOWN}"),
+    _Row("dynamo", _TOP, (CHAT,), above_0=_TOP_NUMBER, obstacle=f"Dynamo{_BY_TEXT}", numbers=lambda one: one >= 0),
+    _Row("dynamo", _TOP, (COMPLETIONS,), above_0=_NUMBER, obstacle=f"Dynamo{_BY_TEXT}", numbers=lambda one: one >= 0),
+    _Row("dynamo", "", obstacle="Dynamo's form of it, which differs from worker to worker, is not read: set "
+         "`nvext.extra_fields` in your calls, and what comes is in `Step.extra`"),
+    _Row("fireworks", _TOP, _TEXTUAL, numbers=lambda one: not 0 <= one <= 5,
+         obstacle="Fireworks takes 0 to 5: ask for fewer"),
+    _Row("fireworks", _TOP, (COMPLETIONS,), above_0=_NUMBER, obstacle=f"Fireworks{_BY_TEXT}"),
+    _Row("fireworks", _TOP, (CHAT,), above_0=_TOP_NUMBER, absent=_DROPPED),
+    _Row("fireworks", "", obstacle=f"Fireworks{_NOT_KNOWN}"),
+    _Row("together", _TOP, _TEXTUAL, above_0=_NUMBER, obstacle=f"Together{_BY_TEXT}", numbers=lambda one: one != -1),
+    _Row("together", "", obstacle=f"Together{_NOT_KNOWN}"),
+)  # fmt: skip
+_REFUSED: Final = "llama-server refuses logprobs in chat streams with tools: make the call unstreamed"
+_OTHERS: Final = _Row("", "", obstacle=f"this provider{_NOT_KNOWN}")
 
 NO_TOP_K: Final = (
     "vLLM with --return-sampling-mask answers requests without top_k > 0, or with temperature 0, with HTTP 500 and an "
@@ -389,6 +355,3 @@ def value_at(body: Mapping[str, Any], name: str) -> Any:
     outer, _, inner = name.partition(".")
     value = body.get(outer)
     return value if not inner else value.get(inner) if isinstance(value, Mapping) else None
-
-
-__all__ = ["EXTRA_OF", "NO_TOP_K", "Engine", "Wish", "lacks_top_k", "path_of", "resolve", "value_at", "wishes_for"]

@@ -38,20 +38,16 @@ def error_value(value: Any, status: int | None = None) -> ErrorInfo:
     """The error in a JSON value: an object (OpenAI's, FastAPI's ``detail``) or a text."""
     if not isinstance(value, dict):
         return ErrorInfo(type=_kind(status), message=str(value) or "empty body", status=status)
-    code = value.get("code")
+    code, name = value.get("code"), value.get("status")
+    # Google's name of the kind of error (`RESOURCE_EXHAUSTED`), where the field is not something else.
+    is_google = isinstance(name, str) and name.isupper()
     message = next((value[name] for name in ("message", "detail", "details") if value.get(name)), value)
     return ErrorInfo(
-        type=str(value.get("type") or _google_status(value) or _kind(status)),
+        type=str(value.get("type") or (name if is_google else None) or _kind(status)),
         message=message if isinstance(message, str) else str(message),
         code=code if isinstance(code, (str, int)) and not isinstance(code, bool) else None,
         status=status,
     )
-
-
-def _google_status(value: dict[str, Any]) -> str | None:
-    """Google's name of the kind of error (``RESOURCE_EXHAUSTED``); None where ``status`` is something else."""
-    name = value.get("status")
-    return name if isinstance(name, str) and name.isupper() else None
 
 
 def _kind(status: int | None) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Raw, Struct, json
 
 from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
-from rollout_trace.data.tokens import readonly
+from rollout_trace.data.tokens import INT32_MAX, readonly
 from rollout_trace.wire.lenient import NULL
 from rollout_trace.wire.logprobs import id_of
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _WRONG = (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
 """Exceptions of a converter for bytes that are not what it reads."""
-_MAX_FILL: Final = 1 << 20
+MAX_FILL: Final = 1 << 20
 """Filler that a rectangle of ragged rows may have besides as much as its values: one long row among many short ones
 would otherwise take memory without bound."""
 
@@ -97,9 +97,15 @@ def experts_from(data: bytes, kind: str, shape: Sequence[int], begin: int = 0) -
     Raises:
         UnusableError: the bytes have not this shape, or an expert is negative.
     """
+    import numpy as np
+
     if len(shape) != 3:
         raise UnusableError(f"experts of shape {list(shape)}; expected [positions, layers, experts per token].")
-    found: AnyArray = _view(data, kind, shape, begin)
+    dtype = np.dtype(kind)
+    # Compared before anything of this size is made: a shape can be of any size.
+    if math.prod(shape) * dtype.itemsize != len(data) - begin:
+        raise UnusableError(f"{len(data) - begin} bytes for the shape {list(shape)} of {dtype.name}.")
+    found: AnyArray = np.frombuffer(data, dtype, math.prod(shape), begin).reshape(shape)
     if found.dtype.kind == "i" and found.size and found.min() < 0:
         raise UnusableError(f"an expert is {int(found.min())}; experts are numbered from 0.")
     experts: ExpertArray = readonly(found.astype(found.dtype.newbyteorder("="), copy=False))
@@ -114,8 +120,8 @@ def _listed_experts(raw: Raw) -> ExpertArray:
     if len(sizes) != 1 or any(len(layers) != next(iter(sizes))[0] for layers in rows) or (0, 0) in sizes:
         raise UnusableError("the lists of experts are empty, or differ in length.")
     found = np.array(rows, np.int64)
-    if found.min() < 0 or found.max() > 0x7FFFFFFF:
-        raise UnusableError(f"experts from {int(found.min())} to {int(found.max())}; expected 0 to {0x7FFFFFFF}.")
+    if found.min() < 0 or found.max() > INT32_MAX:
+        raise UnusableError(f"experts from {int(found.min())} to {int(found.max())}; expected 0 to {INT32_MAX}.")
     experts: ExpertArray = readonly(found.astype(np.int32))
     return experts
 
@@ -127,7 +133,7 @@ def base64_of(raw: Raw) -> bytes:
         UnusableError: no string, or not base64.
     """
     if not starts_with(raw, b'"'):
-        raise UnusableError(f"expected base64, got {_start(raw)}.")
+        raise UnusableError(f"expected base64, got {bytes(memoryview(raw)[:40])!r}.")
     try:
         # Three times as fast as binascii, and refuses characters that are no base64 instead of skipping them.
         return _BASE64.decode(raw)
@@ -152,16 +158,6 @@ def _npy_header(data: bytes) -> tuple[str, tuple[int, ...], int]:
         raise UnusableError("its .npy file is in Fortran's order.")
     shape = tuple(int(size) for size in found[3].split(b",") if size.strip())
     return found[1].decode("ascii", "replace"), shape, end
-
-
-def _view(data: bytes, kind: str, shape: Sequence[int], begin: int) -> AnyArray:
-    import numpy as np
-
-    dtype = np.dtype(kind)
-    # Compared before anything of this size is made: a shape can be of any size.
-    if math.prod(shape) * dtype.itemsize != len(data) - begin:
-        raise UnusableError(f"{len(data) - begin} bytes for the shape {list(shape)} of {dtype.name}.")
-    return np.frombuffer(data, dtype, math.prod(shape), begin).reshape(shape)
 
 
 # ---- masks
@@ -257,7 +253,7 @@ class TopRows:
             raise UnusableError(f"an alternative has the id {int(ids.min())}; ids are not negative.")
         if rows * width == len(ids):
             return TopTokens(readonly(ids.reshape(rows, width)), readonly(logprobs.reshape(rows, width)))
-        if rows * width > 2 * len(ids) + _MAX_FILL:
+        if rows * width > 2 * len(ids) + MAX_FILL:
             raise UnusableError(f"{rows} rows hold {len(ids)} alternatives, one of them {width}.")
         is_given = np.arange(width) < counts[:, None]
         filled = np.full((rows, width), -1, np.int32), np.full((rows, width), np.nan, np.float32)
@@ -386,7 +382,3 @@ def view_of(values: array[Any]) -> Any:
 def starts_with(raw: Raw, byte: bytes) -> bool:
     """Whether this is the first byte of a value: its JSON type."""
     return bytes(memoryview(raw)[:1]) == byte
-
-
-def _start(raw: Raw) -> str:
-    return repr(bytes(memoryview(raw)[:40]))

@@ -12,20 +12,24 @@ vLLM's extras are in vllm_extras.py; what has no place of its own goes to ``extr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from rollout_trace.data.tokens import INT32_MAX
 from rollout_trace.wire import align
 from rollout_trace.wire.answer_extras import AnswerExtras, OtherNames, fields_from
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.generated import Choice, MetaInfo, Sample, SampleReader, total_usage
-from rollout_trace.wire.lenient import LenientDecoder, text_of
+from rollout_trace.wire.lenient import LenientDecoder
 from rollout_trace.wire.reading import (
     add_usage,
     error_without_choices,
     events_of,
+    is_read,
     mark_malformed,
     read_bodies,
     reader_for,
+    text_of,
 )
 from rollout_trace.wire.request import Prompts, ids_of, messages_of
 from rollout_trace.wire.sse import Event
@@ -64,7 +68,6 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
     answers: list[_StrictSample] | None = None  # type: ignore[assignment]
 
 
-_INT32_MAX = 0x7FFFFFFF
 _BODY = LenientDecoder(_Body, _StrictBody)
 _BODY_NAMES = OtherNames(_Body, ("prompt_logprobs",), fields_from(_Body, "created"))
 
@@ -79,7 +82,8 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     mark_malformed(facts, streamed=streamed)
     answer.add_extras()
     if not facts.choices and facts.error is None:
-        facts.error = error_without_choices(parts, response, status, _is_known, streamed=streamed)
+        is_known = partial(is_read, _BODY, test=_is_answer, whole=True)
+        facts.error = error_without_choices(parts, response, status, is_known, streamed=streamed)
     return facts
 
 
@@ -89,12 +93,8 @@ def _wrap_list(part: Event) -> Event:
     return Event(part.type, b'{"answers":' + part.data + b"}", part.complete) if is_list else part
 
 
-def _is_known(part: Event) -> bool:
-    try:
-        body, problem = _BODY.decode(part.data)
-    except ValueError:
-        return False
-    return problem is None and (_is_sample(body) or body.choices is not None or body.usage is not None)
+def _is_answer(body: _Body) -> bool:
+    return _is_sample(body) or body.choices is not None or body.usage is not None
 
 
 def _is_sample(body: Sample) -> bool:
@@ -184,4 +184,4 @@ def _known_prompt_ids(prompt: Any, reader: SampleReader) -> list[int] | None:
         return listed
     # SGLang lists 0 for some ids: those sent are exact, unless others differ too. What can be no id is none.
     agree = listed is None or all(two in (one, 0) for one, two in zip(sent, listed, strict=True))
-    return sent if agree or not all(0 <= one <= _INT32_MAX for one in listed or ()) else listed
+    return sent if agree or not all(0 <= one <= INT32_MAX for one in listed or ()) else listed

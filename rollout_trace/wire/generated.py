@@ -10,10 +10,10 @@ from msgspec import Struct
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire.answer_extras import OtherNames, PartExtras
 from rollout_trace.wire.facts import ChoiceFacts
-from rollout_trace.wire.lenient import NULL, later, text_of
+from rollout_trace.wire.lenient import NULL, later
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
 from rollout_trace.wire.message import completion_of
-from rollout_trace.wire.reading import report_clash, withhold
+from rollout_trace.wire.reading import report_clash, text_of, withhold
 from rollout_trace.wire.sglang_extras import MetaReader
 from rollout_trace.wire.vllm_extras import ChoiceExtras
 
@@ -142,10 +142,7 @@ class SampleReader:
         columns = columns_of(sample.logprobs)
         self._uneven = self._uneven or len(sample.token_ids or ()) != (0 if columns is None else len(columns))
         self._token_ids = extended(self._token_ids, sample.token_ids)
-        if self._columns is None or columns is None:
-            self._columns = columns if self._columns is None else self._columns
-        else:
-            self._columns.extend(columns)
+        self._columns = extended(self._columns, columns)
         self._finish_reason = later(self._finish_reason, sample.finish_reason)
         self._stop_reason = later(self._stop_reason, sample.stop_reason)
         self.extras.add(sample)
@@ -159,7 +156,9 @@ class SampleReader:
         if isinstance(info.output_top_logprobs, list):
             self._tops.add(info.output_top_logprobs, counted)
         self._set_finish(info.finish_reason)
-        self._add_version(info.weight_version)
+        version = text_of(info.weight_version) if type(info.weight_version) in (str, int) else None
+        if version is not None and version not in self._versions:
+            self._versions.append(version)
         self.counts = Usage(
             input=_latest(info.prompt_tokens, self.counts.input),
             output=_latest(counted, self.counts.output),
@@ -192,11 +191,6 @@ class SampleReader:
             message = text_of(reason.get("message")) or "the request was aborted."
             self.error = ErrorInfo(type=text_of(reason.get("err_type")) or "abort", message=message, status=status)
 
-    def _add_version(self, version: Any) -> None:
-        name = text_of(version) if type(version) in (str, int) else None
-        if name is not None and name not in self._versions:
-            self._versions.append(name)
-
     def _add_tokens(self, choice: ChoiceFacts) -> None:
         triples = self._triples.items
         columns = self._columns if triples is None else _columns_of(triples)
@@ -208,7 +202,7 @@ class SampleReader:
         choice.logprobs, choice.token_texts = columns.logprobs, columns.texts()
         choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
         if triples is None and choice.top_logprobs is not None:
-            self.extras.raw.tops = columns.tops
+            self.extras.tops = columns.tops
         # Ids from among the logprobs cannot differ from them in number.
         if ids is None:
             choice.completion_token_ids, choice.uneven = columns.token_ids(), False

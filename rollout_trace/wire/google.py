@@ -31,9 +31,18 @@ from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.extras import top_tokens_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.google_parts import Parts
-from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
+from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads
 from rollout_trace.wire.logprobs import json_of, number_of
-from rollout_trace.wire.reading import mark_malformed, merged, reader_for, set_issue, unreadable, usage_of, withhold
+from rollout_trace.wire.reading import (
+    mark_malformed,
+    merged,
+    reader_for,
+    set_issue,
+    text_of,
+    unreadable,
+    usage_of,
+    withhold,
+)
 from rollout_trace.wire.sse import Event, events
 from rollout_trace.wire.token_texts import texts_of_entries
 

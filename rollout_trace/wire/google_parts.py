@@ -12,7 +12,8 @@ from msgspec import Raw
 
 from rollout_trace.data.model import Completion, ToolCall
 from rollout_trace.wire.chat_messages import NO_OBJECT, content_of, drop_if, kind_of_part, message_of
-from rollout_trace.wire.lenient import compact, text_of
+from rollout_trace.wire.lenient import compact
+from rollout_trace.wire.reading import text_of
 
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
@@ -77,7 +78,8 @@ class _Part:
         self._raw = arguments
         self._texts: list[str] = []
         call = fields.get("functionCall")
-        self._call = _StreamedCall(call) if isinstance(call, dict) and _is_streamed(call) else None
+        is_streamed = isinstance(call, dict) and (bool(call.get("willContinue")) or "partialArgs" in call)
+        self._call = _StreamedCall(fields["functionCall"]) if is_streamed else None
 
     @property
     def is_call(self) -> bool:
@@ -146,10 +148,6 @@ class _StreamedCall:
             if not (isinstance(piece, dict) and _place(self._arguments, piece)):
                 self._unread.append(piece)
         self._is_open = bool(call.get("willContinue"))
-
-
-def _is_streamed(call: Mapping[str, Any]) -> bool:
-    return bool(call.get("willContinue")) or "partialArgs" in call
 
 
 def _place(arguments: dict[str, Any], piece: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import CUT_OFF
+from rollout_trace.data.model import CUT_OFF, shared
 from rollout_trace.wire.profiles import profile_of_step, profiles
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _GRAMMARS = frozenset().union(*(one.grammars or () for one in profiles()))
 """Request fields that are a grammar for at least one engine; the others ignore them. An unknown engine may be any."""
+_ASKS = _GRAMMARS | {"sampling_params", "tool_choice"}
+"""Fields without which a request that has no tools has no grammar."""
 _DISPLAY_NAMES = {"text": "text.format"}
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 """The keys of ``structured_outputs`` that set a grammar; the others are options."""
@@ -27,9 +29,17 @@ def constrained(step: Step) -> str | None:
 
     None where there was none. For an unknown engine, every field that is a grammar for some engine counts.
     """
+    if shared(step, "tools") is None and (type(step.sampling) is dict and _ASKS.isdisjoint(step.sampling)):
+        return None
     grammars = [name for settings in settings_of(step) for name in _grammars(settings, step.engine)]
     grammars.extend(_tool_grammars(step))
     return ", ".join(dict.fromkeys(grammars)) or None
+
+
+def restricted(step: Step) -> str | None:
+    """``constrained`` of a step whose logprobs are known: where they are ``constrained``, and the request names no
+    grammar, ``not named in the request``."""
+    return constrained(step) or ("not named in the request" if step.logprobs_mode == "constrained" else None)
 
 
 def temperature(step: Step) -> Real | None:

@@ -151,11 +151,6 @@ def later(before: Any, value: Any) -> Any:
     return before if value is None or value == "" else value
 
 
-def text_of(value: Any) -> str | None:
-    """A name or an id as a text; of a number its digits, as some servers send ids as numbers."""
-    return value if value is None or isinstance(value, str) else str(value)
-
-
 _SINGLE_REPAIRS = 32
 """Fields dropped one at a time. Each costs another conversion of the whole value; later ones go with their siblings."""
 

@@ -5,50 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 
 from rollout_trace.data.extras import JSONText
 from rollout_trace.data.lists import PackedTexts
-from rollout_trace.data.tokens import ids_in
 from rollout_trace.wire.lenient import NULL, loads
 from rollout_trace.wire.token_texts import texts_of
 
-if TYPE_CHECKING:
-    from rollout_trace.data.tokens import IntArray
-
 T = TypeVar("T")
+E = TypeVar("E", bound="list[Any] | Columns")
 
 _ID_PREFIX = "token_id:"
 
 
-INT32_MAX: Final = 0x7FFFFFFF
-Id: TypeAlias = Annotated[int, Meta(ge=0, le=INT32_MAX)]
-CUT: Final = "ids are read"
-"""A text that no server sends in place of ids, as it may send null."""
-_PROMPT: Final = b'"prompt_token_ids":['
-_LONG: Final = 1024
-"""Bytes of a list of ids from which on numpy reads it faster."""
-
-
-def cut_ids(data: bytes) -> tuple[bytes, IntArray | None]:
-    """A body with ``CUT`` in place of the last long list of a prompt's ids, and the ids; the body and None without.
-
-    Thousands of ids, each an object, would take a third of the time of decoding.
-    """
-    begin = data.rfind(_PROMPT) + len(_PROMPT)
-    end = data.find(b"]", begin)
-    ids = ids_in(data[begin:end]) if begin >= len(_PROMPT) and end - begin > _LONG else None
-    return (data, None) if ids is None else (b'%b"%b"%b' % (data[: begin - 1], CUT.encode(), data[end + 1 :]), ids)
-
-
-def extended(old: list[T] | None, new: list[T] | None) -> list[T] | None:
-    """``old`` extended by ``new`` in place, where both are lists; else the one that is; None where neither is."""
+def extended(old: E | None, new: E | None) -> E | None:
+    """``old`` extended by ``new`` in place, where both are there; else the one that is; None where neither is."""
     if old is None or new is None:
         return new if old is None else old
-    old.extend(new)
+    old.extend(new)  # type: ignore[arg-type]
     return old
 
 
@@ -158,7 +135,11 @@ class Columns:
         if self._has_no_ids():
             return None
         named = zip(ids, self.ids, self.tokens, strict=False)
-        return next((at for at, (one, other, token) in enumerate(named) if one != _id_or(one, other, token)), None)
+        for at, (one, value, token) in enumerate(named):
+            other = id_of(token or "") if value is None else value
+            if other is not None and other != one:
+                return at
+        return None
 
     def alternatives(self) -> JSONText | None:
         """The alternatives of each token; None where no token has any."""
@@ -172,12 +153,6 @@ class Columns:
         """True where there are no ids. Fast, as that is usual: either all tokens are spelled as ids, or none."""
         spelled = bool(self.tokens) and (self.tokens[-1] or "").startswith(_ID_PREFIX)
         return not spelled and self.ids.count(None) == len(self.ids)
-
-
-def _id_or(default: int, value: float | None, token: str | None) -> float:
-    if value is None:
-        value = id_of(token or "")
-    return default if value is None else value
 
 
 def _aligned(raws: list[Raw], size: int) -> list[Raw]:
@@ -202,14 +177,11 @@ def _batch(tops: Sequence[Raw]) -> bytes:
         try:
             # Logprobs by token (completions), of many tokens at once: each call costs more than what it decodes.
             rows = _BY_TOKEN.decode(b"[" + b",".join(tops) + b"]")
-            return msgspec.json.encode([_named(row) for row in rows])[1:-1]
+            named = [[_Alternative(token, logprob) for token, logprob in (row or {}).items()] for row in rows]
+            return msgspec.json.encode(named)[1:-1]
         except (msgspec.MsgspecError, UnicodeError):
             return b",".join([_alternatives(top) for top in tops])
     return b",".join(tops)
-
-
-def _named(row: dict[str, Raw] | None) -> list[_Alternative]:
-    return [_Alternative(token, logprob) for token, logprob in (row or {}).items()]
 
 
 def _is_empty(top: Raw) -> bool:
@@ -262,12 +234,9 @@ def _items_of(tops: Raw) -> list[Raw]:
     try:
         return _ITEMS.decode(tops)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return _tolerant_items(tops)
-
-
-def _tolerant_items(tops: Raw) -> list[Raw]:
-    """The same of bytes that the strict decoder refuses: with a NaN, or lone surrogates."""
+        pass
     try:
+        # With a NaN, or lone surrogates.
         return [Raw(json.dumps(item).encode()) for item in loads(bytes(tops))]
     except (ValueError, RecursionError):
         return []

@@ -21,20 +21,15 @@ _GROWING = frozenset({"text", "summary", "thinking"})
 
 def merged_deltas(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The message of the unstreamed answer. Strings are concatenated, lists extended, objects merged; nulls ignored."""
-    merger = _Merger()
-    merger.add(deltas)
-    return merger.message()
+    return _Merger(deltas).message()
 
 
 class _Merger:
-    def __init__(self) -> None:
+    def __init__(self, deltas: Iterable[dict[str, Any]]) -> None:
         self._fields: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
         self._calls: list[dict[str, Any]] = []
         self._call_at: dict[int, dict[str, Any]] = {}
-
-    def add(self, deltas: Iterable[dict[str, Any]]) -> None:
-        """Merges deltas."""
         texts = self._texts
         for name, value in chain.from_iterable([delta.items() for delta in deltas]):
             if value is None:
@@ -230,18 +225,22 @@ def completion_of(message: dict[str, Any]) -> Completion:
             reasoning = _text(rest, "reasoning_content") or reasoning
         calls = _tool_calls(rest)
     content = rest.pop("content", None)
+    content = content if content is None or isinstance(content, (str, list)) else str(content)
     if isinstance(content, list) and any(_is_thought(part) for part in content):
         thoughts, said = _divided(content)
         reasoning = reasoning or thoughts
         if not _is_lossless(content):
             rest["content"] = content
         content = said
-    return completion_from(
-        content if content is None or isinstance(content, (str, list)) else str(content),
-        reasoning,
-        refusal,
+    # Engines send "" or null here, and in a stream both look alike: beside others either means that there is no text.
+    if not content and (calls or reasoning or refusal):
+        content = None
+    return new_completion(
         role=role or "assistant",
+        content=content,
+        reasoning=reasoning or None,
         tool_calls=calls,
+        refusal=refusal or None,
         extra=rest or None,
     )
 
@@ -276,29 +275,6 @@ def _is_lossless(parts: list[Any]) -> bool:
     inner = first.get("thinking") if isinstance(first, dict) and first.keys() == {"type", "thinking"} else None
     is_plain = isinstance(inner, str) or (isinstance(inner, list) and all(map(_is_plain, inner)))
     return is_plain and len(others) < 2 and all(map(_is_plain, others))
-
-
-def completion_from(
-    content: str | list[Any] | None,
-    reasoning: str | None,
-    refusal: str | None,
-    *,
-    role: str = "assistant",
-    tool_calls: tuple[ToolCall, ...] = (),
-    extra: dict[str, Any] | None = None,
-) -> Completion:
-    """The completion of these parts. An empty text beside others is None, and so is one that is not content."""
-    # Engines send "" or null here, and in a stream both look alike: either means that there is no text.
-    if not content and (tool_calls or reasoning or refusal):
-        content = None
-    return new_completion(
-        role=role,
-        content=content,
-        reasoning=reasoning or None,
-        tool_calls=tool_calls,
-        refusal=refusal or None,
-        extra=extra,
-    )
 
 
 def _text(message: dict[str, Any], name: str) -> str | None:

@@ -26,10 +26,10 @@ from rollout_trace.wire.answer_extras import NO_EXTRA, extra_of, fields_without
 from rollout_trace.wire.chat_messages import NO_OBJECT, drop_if
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import NULL, LenientDecoder, loads, text_of
+from rollout_trace.wire.lenient import NULL, LenientDecoder, loads
 from rollout_trace.wire.logprobs import top_logprobs_of
 from rollout_trace.wire.message import completion_of
-from rollout_trace.wire.reading import mark_malformed, merged, read_bodies, usage_of
+from rollout_trace.wire.reading import mark_malformed, merged, read_bodies, text_of, usage_of
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
 

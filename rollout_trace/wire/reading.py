@@ -13,7 +13,7 @@ from rollout_trace.data.counts import COUNTS, USAGES, Shape, count_at, counts_fr
 from rollout_trace.data.model import ErrorInfo, TokenIssue, Usage, new_usage
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
-from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
+from rollout_trace.wire.lenient import LenientDecoder, loads
 from rollout_trace.wire.sse import Event, data_lines, events
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ R = TypeVar("R")
 
 
 UNCONFIRMED = "ids stand in the logprobs alone, where this server leaves some out, and no usage counts them."
+
+
+def text_of(value: Any) -> str | None:
+    """A name or an id as a text; of a number its digits, as some servers send ids as numbers."""
+    return value if value is None or isinstance(value, str) else str(value)
 
 
 def events_of(response: bytes, *, streamed: bool) -> list[Event]:
@@ -116,13 +121,18 @@ def error_without_choices(
     return None if unread is None else error_of(unread, status)
 
 
-def holds_choices(kind: LenientDecoder[Any], part: Event) -> bool:
-    """True for a body with choices (empty ones too) or a usage; False for something else."""
+def is_read(kind: LenientDecoder[Any], part: Event, test: Callable[[Any], bool], *, whole: bool = False) -> bool:
+    """True for a body that can be read and passes a test; ``whole``: and of which nothing was dropped."""
     try:
         body, problem = kind.decode(part.data)
     except ValueError:
         return False
-    return problem is None and (body.choices is not None or body.usage is not None)
+    return test(body) and not (whole and problem)
+
+
+def holds_choices(kind: LenientDecoder[Any], part: Event) -> bool:
+    """True for a body with choices (empty ones too) or a usage; False for something else."""
+    return is_read(kind, part, lambda body: body.choices is not None or body.usage is not None, whole=True)
 
 
 def read_answer_fields(facts: ResponseFacts, body: Any) -> None:

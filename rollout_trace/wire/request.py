@@ -10,8 +10,9 @@ from msgspec import Raw, Struct, ValidationError, json
 from rollout_trace import credentials
 from rollout_trace.data.lists import ListSpan, ListStore
 from rollout_trace.wire.facts import RequestFacts
-from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
+from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads
 from rollout_trace.wire.protocols import RequestLayout, record_of
+from rollout_trace.wire.reading import text_of
 
 _FIELDS = json.Decoder(dict[str, Raw])
 _ITEMS = json.Decoder(list[Raw])

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from rollout_trace.data.model import Completion, ToolCall
 from rollout_trace.wire.chat_messages import NO_OBJECT, OUTPUT_ITEMS, content_of, drop_if, message_of
-from rollout_trace.wire.lenient import text_of
+from rollout_trace.wire.reading import text_of
 
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport

@@ -15,6 +15,7 @@ parameters only those that the server filled in itself, or changed (``service_ti
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -24,15 +25,17 @@ from rollout_trace.wire import align
 from rollout_trace.wire.answer_extras import extra_of, fields_without
 from rollout_trace.wire.errors import error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
+from rollout_trace.wire.lenient import LenientDecoder, loads
 from rollout_trace.wire.logprobs import json_of, number_of
 from rollout_trace.wire.reading import (
     add_usage,
     error_without_choices,
     events_of,
+    is_read,
     mark_malformed,
     read_bodies,
     set_issue,
+    text_of,
     withhold,
 )
 from rollout_trace.wire.response_items import (
@@ -90,20 +93,13 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
         done = read_bodies(parts, _EVENT, facts, answer.add_event, streamed=True)
         answer.finish(done=done)
         if not facts.choices and facts.error is None and not answer.has_response:
-            facts.error = error_without_choices(parts, response, status, _is_known, streamed=True)
+            is_known = partial(is_read, _EVENT, test=lambda event: event.type is not None)
+            facts.error = error_without_choices(parts, response, status, is_known, streamed=True)
     else:
         answer.add_body(response, status)
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     return facts
-
-
-def _is_known(part: Event) -> bool:
-    try:
-        event, _ = _EVENT.decode(part.data)
-    except ValueError:
-        return False
-    return event.type is not None
 
 
 class _Answer:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw, Struct, json
 
-from rollout_trace.data.extras import PolicySpan, TopTokens
+from rollout_trace.data.extras import TopTokens
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire import align
 from rollout_trace.wire.align import FoundExtras, missing_ids, settle
@@ -44,9 +44,9 @@ from rollout_trace.wire.extras import (
     view_of,
 )
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import NULL, LenientDecoder, later, text_of
+from rollout_trace.wire.lenient import NULL, LenientDecoder, later
 from rollout_trace.wire.logprobs import extended
-from rollout_trace.wire.reading import mark_malformed, read_bodies, reader_for, set_issue, withhold
+from rollout_trace.wire.reading import mark_malformed, read_bodies, reader_for, set_issue, text_of, withhold
 from rollout_trace.wire.request import ids_of, messages_of
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
@@ -244,7 +244,9 @@ class _Answer:
         if self._prompt_tops != NULL and choice.prompt_token_ids is not None:
             found.prompt_top_tokens = returns_issue("prompt_top_tokens")(_top_of)([self._prompt_tops])
         settle(choice, found)
-        choice.policy_version = _version_of(choice.policy_spans, self._version)
+        # The engine's own comes before the one that the call was made with.
+        spans, named = choice.policy_spans, self._version
+        choice.policy_version = ",".join(dict.fromkeys(str(one.version) for one in spans)) if spans else named  # type: ignore[assignment]
         choice.extra = extra_of(self._extra, reader.extra)
 
 
@@ -253,13 +255,6 @@ def _are_unnamed(versions: Any) -> bool:
     return isinstance(versions, list) and all(
         isinstance(one, dict) and one.get("version") == "default" for one in versions
     )
-
-
-def _version_of(spans: tuple[PolicySpan, ...] | None, named: str | int | None) -> Any:
-    """The version of the weights: the engine's own before the one that the call was made with."""
-    if not spans:
-        return named
-    return ",".join(dict.fromkeys(str(span.version) for span in spans))
 
 
 @returns_issue("prompt_logprobs")

@@ -20,6 +20,7 @@ from msgspec.json import Decoder, decode
 from rollout_trace.data.extras import ExtraIssue, SamplingMask, TopTokens
 from rollout_trace.wire.align import FoundExtras, missing_ids, settle
 from rollout_trace.wire.extras import (
+    MAX_FILL,
     TopRows,
     UnusableError,
     base64_of,
@@ -37,11 +38,8 @@ from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, raw_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from rollout_trace.data.extras import ExpertArray, PolicySpan
+    from rollout_trace.data.extras import ExpertArray
     from rollout_trace.data.tokens import FloatArray, IntArray
-
-_MAX_FILL: Final = 1 << 20
-"""Filler before the first row may be as much as the rows, and this: short answers must not take all memory."""
 
 Meta: TypeAlias = Mapping[str, "list[Raw]"]
 """What came under each name: of an incremental stream the parts of its growing lists, else one value."""
@@ -156,7 +154,8 @@ def _after_empty_rows(found: TopTokens, count: int) -> TopTokens:
     rows, width = found.ids.shape
     if not count:
         return found
-    if count * max(width, 1) > 2 * found.ids.size + _MAX_FILL:
+    # Short answers must not take all memory.
+    if count * max(width, 1) > 2 * found.ids.size + MAX_FILL:
         raise UnusableError(f"{rows} rows of {width} tokens come after {count} without any.")
     return TopTokens(
         np.vstack((np.full((count, width), -1, np.int32), found.ids)),
@@ -193,11 +192,6 @@ def experts(raw: Raw, rows: int, start: int) -> ExpertArray | ExtraIssue | None:
     if rows <= 0 or not data or len(data) % (4 * rows):
         raise UnusableError(f"{len(data)} bytes are no int32 rows of {rows} tokens.", "not_aligned")
     return experts_from(data, "<i4", (rows, 1, len(data) // (4 * rows)))
-
-
-def policy_spans(raw: Raw) -> tuple[PolicySpan, ...] | ExtraIssue:
-    """The versions of the weights."""
-    return spans_of(loads(bytes(raw)))
 
 
 _READ: Final = frozenset(
@@ -292,17 +286,14 @@ def settle_meta(choice: ChoiceFacts, meta: Meta, start: Any) -> None:
     settle(choice, _found(choice, meta, start))
     # An extra that was unusable in another place of the answer, and is not here.
     choice.extra_issues = tuple(one for one in choice.extra_issues if getattr(choice, one.field, None) is None)
-    taken = {name for field, source in _SOURCES.items() for name in _names(meta, source) if _is_taken(choice, field)}
+    # Experts that no field can hold are kept as they came: the key of an object store, or numbers of unknown shape.
+    kept = {"routed_experts"} if choice.routed_experts is None else set()
+    taken = {name for field, source in _SOURCES.items() if field not in kept for name in _names(meta, source)}
     if choice.sampling_mask is not None and choice.sampling_mask.logprobs is not None:
         taken.add("output_token_sampling_logprobs")
     rest = {name: _value_of(values) for name, values in meta.items() if name not in taken}
     if rest:
         choice.extra = {**(choice.extra or {}), **rest}
-
-
-def _is_taken(choice: ChoiceFacts, field: str) -> bool:
-    # Experts that no field can hold are kept as they came: the key of an object store, or numbers of unknown shape.
-    return field != "routed_experts" or choice.routed_experts is not None
 
 
 def _names(meta: Meta, source: str) -> list[str]:
@@ -341,7 +332,7 @@ def _found(choice: ChoiceFacts, meta: Meta, start: Any) -> FoundExtras:
             found.experts_start = max(min(start, total - 1), 0) if type(start) is int else 0
             found.routed_experts = experts(meta["routed_experts"][-1], total - 1, found.experts_start)
     if "weight_versions" in meta:
-        found.policy_spans = policy_spans(meta["weight_versions"][-1])
+        found.policy_spans = spans_of(loads(bytes(meta["weight_versions"][-1])))
     return found
 
 

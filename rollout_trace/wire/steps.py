@@ -37,7 +37,8 @@ class Stores:
     def finish(self) -> None:
         """Frees what was reserved for growth. Nothing can be stored afterwards."""
         self.tokens.finish()
-        self.rows.finish()
+        if self.rows.blocks:
+            self.rows.finish()
 
 
 _NOTHING_KEPT: Mapping[str, Any] = {}
@@ -196,7 +197,11 @@ def _step(
     values["tools"] = request_facts.tools
     values["sampling"] = _sampling(request_facts, choice)
     if issue is None:
-        _add_tokens(values, choice, stores)
+        prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
+        values["prompt_token_ids"], values["completion_token_ids"] = prompt, completion
+        values["token_source"] = None if completion is None else choice.token_source
+        if choice.logprobs is not None:
+            values["logprobs"], values["logprobs_mode"] = readonly(choice.logprobs), choice.logprobs_mode
         _add_extras(values, choice, stores.rows)
     else:
         values |= {**NO_TOKENS, "token_issue": issue, "extra": None, "extra_issues": ()}
@@ -218,15 +223,6 @@ def _served(sent: list[int] | None, choice: ChoiceFacts, facts: ResponseFacts) -
         at = next(at for at, (one, two) in enumerate(zip(sent, served.tolist(), strict=True)) if one != two)
         detail = f"at position {at} the id {sent[at]} was sent, {served[at]} served."
     return ExactTurn(n_ids=len(sent), reason=None if detail is None else "not_served", detail=detail)
-
-
-def _add_tokens(values: dict[str, Any], choice: ChoiceFacts, stores: Stores) -> None:
-    """Adds the ids and logprobs of a step."""
-    prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
-    values["prompt_token_ids"], values["completion_token_ids"] = prompt, completion
-    values["token_source"] = None if completion is None else choice.token_source
-    if choice.logprobs is not None:
-        values["logprobs"], values["logprobs_mode"] = readonly(choice.logprobs), choice.logprobs_mode
 
 
 def _add_extras(values: dict[str, Any], choice: ChoiceFacts, rows: RowStore) -> None:

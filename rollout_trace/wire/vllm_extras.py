@@ -119,7 +119,10 @@ class RawExtras:
         if self.prompt_logprobs != NULL:
             self._add_prompt(choice, sampling, prompts, found)
         elif self.echoed is not None:
-            self._add_echoed(*self.echoed, sampling, found)
+            logprobs, tops = self.echoed
+            found.prompt_logprobs = prompt_logprobs_of(logprobs)
+            if has_ids(tops) and requested_number(sampling, "logprobs") != 0:
+                found.prompt_top_tokens = top_tokens_of(tops, "prompt_top_tokens")
         if self.tops and has_ids(self.tops) and requested_number(sampling, "logprobs") != 0:
             found.top_tokens = top_tokens_of(self.tops)
             found.top_has_sampled = _LISTS_SAMPLED.search(self.tops[0]) is not None
@@ -139,13 +142,6 @@ class RawExtras:
         found.prompt_logprobs, top = scores
         # Where no alternatives were requested (0, or an echo without), each position has its own token alone.
         found.prompt_top_tokens = None if top is not None and not wanted and top.ids.shape[1] < 2 else top
-
-    def _add_echoed(
-        self, logprobs: list[float | None], tops: list[Raw], sampling: Mapping[str, Any] | None, found: FoundExtras
-    ) -> None:
-        found.prompt_logprobs = prompt_logprobs_of(logprobs)
-        if has_ids(tops) and requested_number(sampling, "logprobs") != 0:
-            found.prompt_top_tokens = top_tokens_of(tops, "prompt_top_tokens")
 
 
 _NAME = b'"routed_experts"'

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace import JSONLWriter, read
 from rollout_trace.data.costs import Price, PriceTable
 from rollout_trace.data.model import Completion, Cost, ErrorInfo, Step, Usage
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file import JSONLWriter, read
 from tests.strategies import PROFILE
 
 SAID = Completion(content="4")

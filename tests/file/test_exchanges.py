@@ -19,10 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace import credentials, guard
+from rollout_trace import JSONLWriter, credentials, guard, read
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.file.line_format import BadLine

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter, read
+from rollout_trace import JSONLWriter, read
 from tests.file.disks import fail, failing_disk, fill, small_disk
 from tests.file.processes import environment, run
 from tests.file.test_writer import SUFFIXES, names, written

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_trace import JSONLWriter, read
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
@@ -29,7 +30,6 @@ from rollout_trace.data.model import (
 from rollout_trace.data.rows import RowStore
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file import records as schema
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import rollout_trace as rt
+from rollout_trace import read
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, shared
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file import read
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 

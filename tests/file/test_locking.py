@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter, locking, read
+from rollout_trace import JSONLWriter, read
+from rollout_trace.file import locking
 from tests.amount import amount
 from tests.file.processes import FLOCK, LOCK_FILE, Holder, environment, run, stopped_holder
 from tests.file.test_writer import SUFFIXES, WORKER, names, written

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace import JSONLWriter, read
 from rollout_trace.data.model import Completion, Step, ToolCall, ToolRun
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, folder_of, restore
 from rollout_trace.file.records import schema

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter
+from rollout_trace import JSONLWriter
 from rollout_trace.file.copies import fold
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter, locking
+from rollout_trace import JSONLWriter
+from rollout_trace.file import locking
 from tests.file.test_writer import names
 
 IMAGE = f"data:image/png;base64,{'A' * 2000}"

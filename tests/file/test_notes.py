@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace import export
-from rollout_trace.file import JSONLWriter
+from rollout_trace import JSONLWriter, export
 from rollout_trace.file import records as schema
 from rollout_trace.file.notes import apply_note, merge_notes, notes_path
 from rollout_trace.file.records import NOTE_SCHEMA, NoteRecord, StepNoteRecord

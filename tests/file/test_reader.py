@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter, read
+from rollout_trace import JSONLWriter, read
 
 LINE: dict[str, Any] = {
     "schema": "rollout-trace/1",

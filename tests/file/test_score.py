@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter
+from rollout_trace import JSONLWriter
 
 
 def write(path: Path, *runs: rt.Trajectory) -> Path:

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_trace import JSONLWriter, read
 from rollout_trace.data.lists import PackedTexts, from_plain
 from rollout_trace.data.model import Completion, Step, shared
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.file.line_format import BadLine

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter
+from rollout_trace import JSONLWriter
 from tests.file.test_writer import names
 
 

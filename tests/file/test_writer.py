@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace import Step, guard
-from rollout_trace.file import JSONLWriter, read
+from rollout_trace import JSONLWriter, Step, guard, read
 from rollout_trace.record.write_queue import wait_for_all
 from tests.amount import amount
 
@@ -365,7 +364,7 @@ def test_a_writer_can_be_sent_to_another_process(path: Path) -> None:
 WORKER = """
 import sys, threading
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter
+from rollout_trace import JSONLWriter
 
 path, process, threads, each = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 out = JSONLWriter(path)
@@ -414,7 +413,7 @@ def test_processes_of_eight_threads_write_one_file(path: Path) -> None:
 FORK = """
 import os, sys, warnings
 import rollout_trace as rt
-from rollout_trace.file import JSONLWriter
+from rollout_trace import JSONLWriter
 
 warnings.simplefilter("ignore")
 out = JSONLWriter(sys.argv[1])

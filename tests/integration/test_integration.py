@@ -70,7 +70,7 @@ def test_what_an_entry_point_needs_loads_no_recorder() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (
         done.stdout
-        == "['_field_docs', '_forks', '_lazy', '_version', 'credentials', 'guard', 'integration'] False False\n"
+        == "['_field_docs', '_lazy', '_threads', '_version', 'credentials', 'guard', 'integration'] False False\n"
     )
 
 

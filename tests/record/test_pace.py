@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from benchmarks.trajectories import many_turns
-from rollout_trace import _pace
+from rollout_trace import _threads
 from rollout_trace.file.encode import encode
 from rollout_trace.record.decoder import Decoder
 
@@ -22,7 +22,7 @@ def on_a_polite_thread(work: Callable[[], Result]) -> Result:
     found: list[Result] = []
 
     def run() -> None:
-        _pace.set_polite(True)
+        _threads.set_polite(True)
         found.append(work())
 
     thread = threading.Thread(target=run)
@@ -34,14 +34,14 @@ def on_a_polite_thread(work: Callable[[], Result]) -> Result:
 def test_the_items_are_the_same() -> None:
     """As they come; a thread that is not polite gets what it gave."""
     items = iter(range(1000))
-    assert _pace.in_slices(items) is items
-    assert on_a_polite_thread(lambda: list(_pace.in_slices(items))) == list(range(1000))
+    assert _threads.in_slices(items) is items
+    assert on_a_polite_thread(lambda: list(_threads.in_slices(items))) == list(range(1000))
     assert list(items) == []
 
 
 def test_the_line_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a break between any two steps."""
-    monkeypatch.setattr(_pace, "SLICE", 0.0)
+    monkeypatch.setattr(_threads, "SLICE", 0.0)
     trajectory = many_turns(30)
     assert on_a_polite_thread(partial(encode, trajectory)) == encode(trajectory)
 
@@ -49,7 +49,7 @@ def test_the_line_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("is_polite", [True, False])
 def test_a_thread_that_waits_runs_meanwhile(monkeypatch: pytest.MonkeyPatch, is_polite: bool) -> None:
     """Although its switch interval is far from over; beside a thread of the agent's it waits on."""
-    monkeypatch.setattr(_pace, "SLICE", 0.0)
+    monkeypatch.setattr(_threads, "SLICE", 0.0)
     begin, has_run = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -57,10 +57,10 @@ def test_a_thread_that_waits_runs_meanwhile(monkeypatch: pytest.MonkeyPatch, is_
         has_run.set()
 
     def work() -> bool:
-        _pace.set_polite(is_polite)
+        _threads.set_polite(is_polite)
         begin.set()
         for _ in range(20_000):
-            _pace.give_way()
+            _threads.give_way()
             if has_run.is_set():
                 return True
         return False
@@ -77,14 +77,14 @@ def test_a_thread_that_waits_runs_meanwhile(monkeypatch: pytest.MonkeyPatch, is_
         waiting.join()
 
 
-@pytest.mark.parametrize(("size", "is_polite"), [(1, True), (_pace.POLITE_LIMIT, False)])
+@pytest.mark.parametrize(("size", "is_polite"), [(1, True), (_threads.POLITE_LIMIT, False)])
 def test_the_decoder_is_polite_while_it_keeps_up(size: int, is_polite: bool) -> None:
     """Past the limit it no longer waits for others."""
     found: list[bool] = []
     done = threading.Event()
 
     def settle() -> None:
-        found.append(_pace._background.is_polite)
+        found.append(_threads._background.is_polite)
         done.set()
 
     call: Any = object()

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import rollout_trace as rt
+from rollout_trace import JSONLWriter
 from rollout_trace.data.model import Completion, Step
-from rollout_trace.file import JSONLWriter
 
 START = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 

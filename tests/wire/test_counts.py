@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.data.costs import Price, PriceTable, provider_cost
-from rollout_trace.data.counts import COSTS, COUNTS
+from rollout_trace.data.costs import COSTS, Price, PriceTable, provider_cost
+from rollout_trace.data.counts import COUNTS
 from rollout_trace.data.model import Step, Usage
 from rollout_trace.wire import decode
 from rollout_trace.wire.reading import usage_of

@@ -1,11 +1,51 @@
-"""How a background thread shares the interpreter with the agent's threads."""
+"""What threads and forked processes need: objects renewed after a fork, background threads that let others run first.
+
+In a forked process locks and open files are still shared with the process that was forked. A background thread shares
+the interpreter with the agent's threads.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+_renewals: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
+_locks: list[tuple[str, str]] = []
+
+
+def renew_after_fork(item: T, renew: Callable[[T], object]) -> None:
+    """Has ``renew(item)`` called in every forked process, as long as the object exists."""
+    _renewals[item] = renew
+
+
+def lock_for(module: str, name: str = "_lock") -> AbstractContextManager[Any]:
+    """Returns a reentrant lock for a variable of a module, which gets a new one in every forked process.
+
+    Another thread may hold this one when the process is forked, and does not exist there.
+    """
+    _locks.append((module, name))
+    return threading.RLock()
+
+
+def _after_fork() -> None:
+    for module, name in _locks:
+        setattr(sys.modules[module], name, threading.RLock())
+    for item, renew in list(_renewals.items()):
+        renew(item)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# Background threads
 
 POLITE_LIMIT = 16 * 1024 * 1024
 """Most bytes that wait for a background thread while it lets others run first."""
@@ -16,8 +56,6 @@ LONGEST = 0.004
 """The same where none did: to give way takes as long as to decode a call, or longer where system calls are slow."""
 _TAKEN = 0.0002
 """Seconds from which on giving way has taken so long that another thread has run meanwhile."""
-
-_Item = TypeVar("_Item")
 
 
 class _Background(threading.local):
@@ -49,12 +87,12 @@ def give_way() -> None:
         background.due = after + background.slice
 
 
-def in_slices(items: Iterable[_Item]) -> Iterable[_Item]:
+def in_slices(items: Iterable[T]) -> Iterable[T]:
     """The items; on a background thread ``give_way`` is called between two of them."""
     return _in_slices(items) if _background.is_polite else items
 
 
-def _in_slices(items: Iterable[_Item]) -> Iterator[_Item]:
+def _in_slices(items: Iterable[T]) -> Iterator[T]:
     for item in items:
         yield item
         give_way()
