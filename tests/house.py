@@ -36,9 +36,9 @@ BUDGET: dict[str, tuple[int, int]] = {
     "data": (3850, 15),
     "wire": (10650, 40),
     "file": (10050, 32),
-    "record": (7750, 26),
-    "clients": (6450, 26),
-    "process": (2750, 18),
+    "record": (7450, 24),
+    "clients": (6080, 22),
+    "process": (2700, 16),
     "train": (2750, 12),
     "integration": (750, 6),
     "collection": (7950, 53),
@@ -53,7 +53,7 @@ BUDGET: dict[str, tuple[int, int]] = {
 PUBLIC_NAMES = 93
 """The most names in ``rollout_trace.__all__``."""
 
-PATH_FILES, PATH_CALLS = 76, 980
+PATH_FILES, PATH_CALLS = 70, 900
 """The most files and Python calls from a client's ``request`` to a row: ``tests/test_path_of_a_call.py``."""
 
 Graph = Mapping[str, frozenset[str]]

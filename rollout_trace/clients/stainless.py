@@ -112,9 +112,9 @@ class Request(Exchange):
         # Before anything is recorded: a thread that unwraps the client now leaves it its class until the call ends.
         _busy[self] = client
         # A method that was looked up before its client was unwrapped may be called after it: then there are none.
-        settings = getattr(client, _MARK, _SILENT)
-        self.begin(settings)
-        self.must_find_engine = settings.engine is AUTO and self.call is not None
+        self.begin(getattr(client, _MARK, _SILENT))
+        # By the call's settings, which may be those of the process.
+        self.must_find_engine = self.call is not None and self.call.profile is AUTO
         """Whether the engine is still to be detected (``auto``)."""
         if self.call is None:
             self._done()
