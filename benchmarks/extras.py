@@ -144,7 +144,7 @@ def _recorded(request: bytes, answer: bytes) -> rt.Step:
 def _trajectory(exchanges: list[tuple[bytes, bytes]]) -> rt.Trajectory:
     """The run as it is recorded: what its answers repeat is stored once."""
     from rollout_trace.clients import recorder
-    from rollout_trace.record.call import Settings
+    from rollout_trace.record.settings import Settings
 
     settings = Settings(lambda method, path: None)
     with rt.trajectory() as trajectory:

@@ -7,13 +7,13 @@ from rollout_trace._version import __version__ as __version__
 
 TYPE_CHECKING = False  # Not from `typing`: importing that takes longer than the rest of the package.
 if TYPE_CHECKING:
-    from rollout_trace.clients.anthropic import wrap_anthropic as wrap_anthropic
-    from rollout_trace.clients.common import bind as bind
-    from rollout_trace.clients.common import unwrap as unwrap
     from rollout_trace.clients.google import wrap_google as wrap_google
-    from rollout_trace.clients.openai import wrap_openai as wrap_openai
     from rollout_trace.clients.probe import probe as probe
     from rollout_trace.clients.probe_report import ProbeReport as ProbeReport
+    from rollout_trace.clients.sdks import bind as bind
+    from rollout_trace.clients.sdks import unwrap as unwrap
+    from rollout_trace.clients.sdks import wrap_anthropic as wrap_anthropic
+    from rollout_trace.clients.sdks import wrap_openai as wrap_openai
     from rollout_trace.clients.tinker import wrap_tinker as wrap_tinker
     from rollout_trace.clients.transformers import wrap_transformers as wrap_transformers
     from rollout_trace.clients.vllm import wrap_vllm as wrap_vllm
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from rollout_trace.guard import stats as stats
     from rollout_trace.integration.installed import Integration as Integration
     from rollout_trace.integration.installed import integrations as integrations
-    from rollout_trace.process.environment import child_environment as child_environment
+    from rollout_trace.process.children import child_environment as child_environment
     from rollout_trace.process.instrument import Instrumentation as Instrumentation
     from rollout_trace.process.instrument import instrument as instrument
     from rollout_trace.record.context import current as current
@@ -102,10 +102,8 @@ if TYPE_CHECKING:
 
 # Names are imported on first use: agents start fast, and a script that only exports does not import the recorder.
 _HOMES = {
-    "rollout_trace.clients.anthropic": ("wrap_anthropic",),
-    "rollout_trace.clients.common": ("bind", "unwrap"),
+    "rollout_trace.clients.sdks": ("bind", "unwrap", "wrap_anthropic", "wrap_openai"),
     "rollout_trace.clients.google": ("wrap_google",),
-    "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.clients.tinker": ("wrap_tinker",),
     "rollout_trace.clients.transformers": ("wrap_transformers",),
     "rollout_trace.clients.vllm": ("wrap_vllm",),
@@ -152,7 +150,7 @@ _HOMES = {
     ),
     "rollout_trace.clients.probe_report": ("ProbeReport",),
     "rollout_trace.clients.probe": ("probe",),
-    "rollout_trace.process.environment": ("child_environment",),
+    "rollout_trace.process.children": ("child_environment",),
     "rollout_trace.process.instrument": ("Instrumentation", "instrument"),
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("Recovered", "recover"),

@@ -124,9 +124,9 @@ def _next_signal(awaited: set[int]) -> tuple[int, bool]:
 def _report(environment: Mapping[str, str], why: str) -> None:
     os.environ.update(environment)
     from rollout_trace.process import exits, rewards
-    from rollout_trace.record.tally import Tally
 
-    total = exits.gathered(Tally())
-    rewards.give_to_written(total)
+    total = exits.gathered(exits.Tally())
+    if total.files:
+        rewards.give_to_written(total.roots)
     if sys.stderr is not None:
         exits.show(total, sys.stderr, why)

@@ -26,7 +26,7 @@ from rollout_trace.clients.tee import added_chunks
 from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
-    from rollout_trace.record.call import Settings
+    from rollout_trace.record.settings import Settings
 
 
 def recorded_request(base: Any, settings: Settings) -> Any:
@@ -127,7 +127,15 @@ class _Exchange(HTTPExchange):
             raise
 
     def _record_body(self, call: Call, response: Any) -> None:
-        call.is_decompressed = self._is_unpacked(response)
+        """Records the body as it is read. The caller may get it without its content encoding."""
+        is_wished = self._request.get("auto_decompress")
+        if is_wished is None:
+            is_wished = self._session.auto_decompress
+        known = {"", "gzip", "deflate", "br"}
+        if hasattr(sys.modules.get("aiohttp.http_parser"), "HAS_ZSTD"):
+            known.add("zstd")
+        encoding = response.headers.get("content-encoding", "").lower()
+        call.is_decompressed = bool(is_wished) and encoding in known
         tee(response, call)
 
     def _caller_body(self) -> Mapping[str, Any] | None:
@@ -158,16 +166,6 @@ class _Exchange(HTTPExchange):
         else:
             options["data"] = content.decode() if isinstance(self._data, str) else content
         return options
-
-    def _is_unpacked(self, response: Any) -> bool:
-        """Whether the caller gets the body without its content encoding."""
-        is_wished = self._request.get("auto_decompress")
-        if is_wished is None:
-            is_wished = self._session.auto_decompress
-        known = {"", "gzip", "deflate", "br"}
-        if hasattr(sys.modules.get("aiohttp.http_parser"), "HAS_ZSTD"):
-            known.add("zstd")
-        return bool(is_wished) and response.headers.get("content-encoding", "").lower() in known
 
 
 def _payloads() -> Any:
@@ -220,19 +218,15 @@ def tee(response: Any, call: Call) -> None:
     one = _tees[id(content)] = _Tee(call)
     _teed.put_on(content, one.added is not None, _methods)
     if one.added is not None:
-        _feed_again(content)
-
-
-def _feed_again(content: Any) -> None:
-    """Passes what has arrived already through a stream's own ``feed_data``."""
-    arrived, is_whole = [*content._buffer], content._eof
-    content._buffer.clear()
-    content._size, content._eof = 0, False
-    content.total_bytes -= sum(map(len, arrived))
-    for data in arrived:
-        content.feed_data(data)
-    if is_whole:
-        content.feed_eof()
+        # What has arrived already goes through the stream's own `feed_data`.
+        arrived, is_whole = [*content._buffer], content._eof
+        content._buffer.clear()
+        content._size, content._eof = 0, False
+        content.total_bytes -= sum(map(len, arrived))
+        for data in arrived:
+            content.feed_data(data)
+        if is_whole:
+            content.feed_eof()
 
 
 class _Tee:

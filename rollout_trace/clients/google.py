@@ -11,18 +11,17 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.exchange import Exchange, content_of, record_head
-from rollout_trace.clients.recorder import HTTPStatusError, ResponseHead, is_inside
+from rollout_trace.clients.recorder import Exchange, ResponseHead, content_of, is_inside
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import Ender, tee
-from rollout_trace.record.call import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.protocols import protocol_at
 
 if TYPE_CHECKING:
@@ -74,7 +73,10 @@ def wrap_google(client: C, *, keep_bytes: bool = False, max_call_bytes: int = MA
             f"wrap_google() needs a client of google-genai 1.60 or newer, such as genai.Client(), got {client!r:.80}."
         )
     limit = check_call_bytes(max_call_bytes)
-    record_api_client(api_client, Settings(protocol_of, keep_bytes=bool(keep_bytes), max_call_bytes=limit))
+    settings = Settings(protocol_of, keep_bytes=bool(keep_bytes), max_call_bytes=limit)
+    if isinstance(key := getattr(api_client, "api_key", None), str):
+        credentials.remember(key)
+    _recording.put_on(api_client, settings, _methods)
     return client
 
 
@@ -85,14 +87,6 @@ def api_client_of(client: object) -> Any:
     api_client = getattr(client, "_api_client", None)
     kind = type(api_client)
     return api_client if all(hasattr(kind, name) for name in _NEEDED) else None
-
-
-def record_api_client(api_client: Any, settings: Settings) -> None:
-    """Makes an ``_api_client`` record with these settings, which replace any it had."""
-    key = getattr(api_client, "api_key", None)
-    if isinstance(key, str):
-        credentials.remember(key)
-    _recording.put_on(api_client, settings, _methods)
 
 
 def is_recording(client: object) -> bool:
@@ -136,9 +130,7 @@ class _Request(Exchange):
             _sending.set(self.call)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self.call is not None:
             _sending.set(None)
             super().__exit__(kind, error, traceback)
@@ -192,7 +184,12 @@ def _methods(base: Any, settings: Settings) -> dict[str, Any]:
             result = await base._async_request_once(self, http_request, *args, **kwargs)
         except BaseException as error:
             if call is not None:
-                _attempt_failed(call, error, await _content_of_error_async(error))
+                content = _content_of_error(error)
+                if _is_aiohttp(response := _raw_response(error)):
+                    # The SDK has read it, and reads no more. What breaks this off is what the caller is told.
+                    with suppress(Exception):
+                        content = await response.read()
+                _attempt_failed(call, error, content)
             raise
         _answered(call, result)
         return result
@@ -241,7 +238,7 @@ def _attempt_failed(call: Call | None, error: BaseException, content: bytes | No
             credentials.remember_sent(error)
             head = ResponseHead(status, response.headers, content)
             recorder.answered(call, status, head.headers)
-            recorder.attempt_failed(call, HTTPStatusError(head))
+            recorder.attempt_failed(call, recorder.HTTPStatusError(head))
             if content is not None:
                 recorder.body(call, content)
         else:
@@ -259,19 +256,6 @@ def _raw_response(error: BaseException) -> Any:
 def _content_of_error(error: BaseException) -> bytes | None:
     """The body of the answer that an exception is about, where it is an httpx or requests response that was read."""
     return content_of(response) if hasattr(response := _raw_response(error), "status_code") else None
-
-
-async def _content_of_error_async(error: BaseException) -> bytes | None:
-    """As ``_content_of_error``, of aiohttp's responses too: the SDK has read them, and reads no more."""
-    response = _raw_response(error)
-    if not _is_aiohttp(response):
-        return _content_of_error(error)
-    try:
-        content: bytes = await response.read()
-        return content
-    except Exception:
-        # Whatever broke the reading off is what the caller is told.
-        return None
 
 
 def _answered(call: Call | None, result: Any) -> None:
@@ -292,10 +276,13 @@ def _answered(call: Call | None, result: Any) -> None:
 
             tee_aiohttp(content, call)
         elif hasattr(content, "stream"):
-            record_head(call, content)
+            recorder.record_head(call, content)
             content.stream = tee(content.stream, call)
         else:
-            _tee_requests(content, call)
+            # Of requests, which the SDK uses with certificates of the client; its chunks are unpacked already.
+            recorder.answered(call, content.status_code, content.headers)
+            call.is_decompressed = True
+            content.iter_content = _recorded_chunks(content.iter_content, call)
     except Exception as error:
         guard.failed("answered", call, error)
         # Nothing of the body will be seen.
@@ -309,20 +296,14 @@ def _is_aiohttp(response: object) -> bool:
     )
 
 
-def _tee_requests(response: Any, call: Call) -> None:
-    """Records what is read from a response of requests, which the SDK uses with certificates of the client."""
-    recorder.answered(call, response.status_code, response.headers)
-    read = response.iter_content
-
+def _recorded_chunks(read: Any, call: Call) -> Any:
     def iter_content(*args: Any, **kwargs: Any) -> Iterator[bytes]:
         for chunk in read(*args, **kwargs):
             recorder.receive(call, chunk)
             yield chunk
         recorder.finished(call)
 
-    # Its chunks are unpacked already.
-    call.is_decompressed = True
-    response.iter_content = iter_content
+    return iter_content
 
 
 def _stream(request: _Request, chunks: Iterator[Any]) -> Iterator[Any]:

@@ -15,24 +15,18 @@ from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import merged, without_alternatives
 from rollout_trace.clients.detect import Inquiry, Reply
-from rollout_trace.clients.exchange import Exchange, content_of
-from rollout_trace.clients.recorder import HTTPStatusError, is_inside
+from rollout_trace.clients.recorder import Exchange, HTTPStatusError, content_of, is_inside
 from rollout_trace.wire.protocols import has_keys, protocol_of_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from rollout_trace.record.call import Call, Settings
+    from rollout_trace.record.call import Call
+    from rollout_trace.record.settings import Settings
 
 _DIGESTS = (
-    "content-md5",
-    "digest",
-    "content-digest",
-    "repr-digest",
-    "x-amz-content-sha256",
-    "signature",
-    "signature-input",
-)
+    "content-md5", "digest", "content-digest", "repr-digest", "x-amz-content-sha256", "signature", "signature-input",
+)  # fmt: skip
 """Headers with a number made from the body."""
 _SIGNATURES = re.compile(r"\s*(?:AWS4|AWS3|Signature|OCI|Hawk|SharedKey|(?:\w+-)?HMAC|bce-auth)", re.IGNORECASE)
 """Schemes of ``authorization`` whose signature may be of the body too."""
@@ -98,25 +92,18 @@ class HTTPExchange(Exchange):
         credentials.remember_sent(error)
         super()._failed(error)
 
-    def content_to_send(self) -> bytes | None:
-        """The body with the added fields; None where the caller's own is to be sent."""
-        if not self._added:
-            return None
-        try:
-            return with_fields(self.content or b"", self._body or {}, merged(self._added, self._body or {}))
-        except Exception as error:
-            self.ask_nothing(error)
-            return None
-
     def next_attempt(self) -> Any:
         """Begins an attempt and returns the request to send: the caller's own if no field is added."""
-        request, content = self._request, self.content_to_send()
-        try:
-            request = request if content is None else self._with_body(request, content)
-        except Exception as error:
-            content = None
-            self.ask_nothing(error)
-        recorder.attempt(self.call, self.content if content is None else content)
+        request, content = self._request, self.content
+        if self._added:
+            body = self._body or {}
+            try:
+                content = with_fields(content or b"", body, merged(self._added, body))
+                request = self._with_body(request, content)
+            except Exception as error:
+                content, self._added = self.content, {}
+                guard.failed("ask", self.call, error)
+        recorder.attempt(self.call, content)
         return request
 
     def was_refused(self, response: Any) -> bool:
@@ -206,11 +193,6 @@ class HTTPExchange(Exchange):
         """Records the body, or has it recorded as its caller reads it."""
         raise NotImplementedError
 
-    def ask_nothing(self, error: Exception) -> None:
-        """Adds no field after all, because of a failure: the caller's own request is sent."""
-        self._added = {}
-        guard.failed("ask", self.call, error)
-
     def _protocol(self, settings: Settings, method: str, path: str) -> str | None:
         protocol = super()._protocol(settings, method, path)
         is_known = protocol is not None and (not settings.is_guess or has_keys(protocol, self.content))
@@ -223,8 +205,11 @@ class HTTPExchange(Exchange):
         return self.url
 
     def _caller_body(self) -> Mapping[str, Any] | None:
+        """The body, if it is a JSON object, and no header is wrong once it is changed."""
         if self._body is None and not is_signed(self.headers):
-            self._body = json_object(self.content)
+            with suppress(ValueError, RecursionError):
+                value = json.loads(self.content or b"null")
+                self._body = value if isinstance(value, dict) else None
         return self._body
 
     def _set_added(self, added: dict[str, Any]) -> None:
@@ -280,10 +265,8 @@ def recorded_async(kind: type[HTTPExchange], name: str, base: Any, settings: Set
 
 
 def may_be_call(settings: Settings, method: str, url: str) -> bool:
-    """Whether a request may be a call, by method and path, and no library above records it already."""
-    if settings.is_guess and (method.upper() != "POST" or protocol_of_path(method, url) is None):
-        return False
-    return not is_inside()
+    """Whether a request may be a call, by its path, and no library above records it already."""
+    return not (settings.is_guess and protocol_of_path(method, url) is None) and not is_inside()
 
 
 def is_signed(headers: Mapping[str, str]) -> bool:
@@ -292,15 +275,6 @@ def is_signed(headers: Mapping[str, str]) -> bool:
     return any(headers.get(name) is not None for name in _DIGESTS) or (
         isinstance(scheme, str) and _SIGNATURES.match(scheme) is not None
     )
-
-
-def json_object(content: bytes | None) -> dict[str, Any] | None:
-    """The body of a request; None if it is no JSON object, to which no field can be added."""
-    try:
-        value = json.loads(content or b"null")
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def with_fields(content: bytes, body: Mapping[str, Any], fields: Mapping[str, Any]) -> bytes:

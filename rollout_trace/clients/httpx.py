@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from rollout_trace.clients import recorder
-from rollout_trace.clients.exchange import content_of
 from rollout_trace.clients.http_exchange import HTTPExchange, recorded, recorded_async
+from rollout_trace.clients.recorder import content_of
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import StreamRefused, added_chunks, hide_added, read_ahead, read_ahead_async, tee
-from rollout_trace.record.call import MAX_CALL_BYTES, Settings, check_call_bytes
+from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.engine import Engine, resolve
 from rollout_trace.wire.profiles import AUTO
 from rollout_trace.wire.protocols import RECORDS, protocol_at
@@ -38,17 +38,12 @@ def protocol_of(method: str, url: str) -> str | None:
 
     None for requests that do not generate.
     """
-    return protocol_at("openai", method, url) or _engines_own(method, url)
-
-
-def _engines_own(method: str, url: str) -> str | None:
-    """The protocol of ``/inference/v1/generate`` or ``/generate``, which engines have beside the OpenAI API.
-
-    The short path counts only as the whole path: other servers have one that ends in it.
-    """
+    if (found := protocol_at("openai", method, url)) is not None:
+        return found
     path = urlsplit(url).path.rstrip("/")
     for one in RECORDS:
         for known in one.paths if one.sdk is None and one.decoder is not None and method.lower() == "post" else ():
+            # `/generate` only as the whole path: other servers have one that ends in it.
             if path == known or (known.count("/") > 1 and path.endswith(known)):
                 return one.name
     return None
@@ -85,29 +80,20 @@ def wrap_httpx(
         TypeError: not a client of httpx, or ``max_call_bytes`` is no whole number.
         ValueError: the engine is unknown, or ``auto``, or ``max_call_bytes`` is below 1.
     """
-    kind = http_kind(client)
-    if kind is None:
+    if http_kind(client) is None:
         raise TypeError(f"wrap_httpx() needs a Client or AsyncClient of httpx, got {client!r:.80}.")
     found, wishes = resolve(engine)
     if found is AUTO:
         raise ValueError('engine="auto" is for clients of the openai SDK: name the engine.')
     limit = check_call_bytes(max_call_bytes)
     settings = Settings(protocol_of, found, bool(keep_bytes), max_call_bytes=limit, wishes=wishes, is_http=True)
-    _recording.put_on(client, settings, _async_methods if kind == "async" else _sync_methods)
+    _recording.put_on(client, settings, _methods)
     return client
 
 
 def stop_recording(client: object) -> None:
     """Undoes ``wrap_httpx``. Any other object stays as it is."""
     _recording.take_off(client)
-
-
-def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
-    return {"send": recorded_send(base, settings)}
-
-
-def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
-    return {"send": recorded_send_async(base, settings)}
 
 
 class _Exchange(HTTPExchange):
@@ -124,11 +110,8 @@ class _Exchange(HTTPExchange):
 
     def _of_our_own(self, inquiry: Inquiry) -> Any:
         request = super()._of_our_own(inquiry)
-        left = max(0.0, inquiry.deadline - time.monotonic())
-        request.extensions = {
-            **request.extensions,
-            "timeout": dict.fromkeys(("connect", "read", "write", "pool"), left),
-        }
+        timeout = dict.fromkeys(("connect", "read", "write", "pool"), max(0.0, inquiry.deadline - time.monotonic()))
+        request.extensions = {**request.extensions, "timeout": timeout}
         return request
 
     def _options_of_our_own(self, inquiry: Inquiry) -> dict[str, Any]:
@@ -165,10 +148,16 @@ class _Exchange(HTTPExchange):
         if response.is_closed:
             recorder.body(call, response.content)
             recorder.ended(call)
-            hide_added(call, response)
+            if call.hides:
+                hide_added(call, response)
         else:
             response.stream = tee(response.stream, call, added_chunks(call))
 
 
 recorded_send = partial(recorded, _Exchange, "send")
 recorded_send_async = partial(recorded_async, _Exchange, "send")
+
+
+def _methods(base: Any, settings: Settings) -> dict[str, Any]:
+    make = recorded_send_async if hasattr(base, "aclose") else recorded_send
+    return {"send": make(base, settings)}

@@ -60,63 +60,52 @@ class _Exchange(HTTPExchange):
 
     def _read(self, response: Any) -> bytes | None:
         parts: list[bytes] = []
+        failure = None
         try:
             parts.extend(response._chunks)
         except Exception as error:
-            response._chunks = _again(parts, error)
-            return None
-        response._chunks = _again(parts)
-        return b"".join(parts)
+            failure = error
+        response._chunks = _again(parts, failure)
+        return b"".join(parts) if failure is None else None
 
     async def _read_async(self, response: Any) -> bytes | None:
         parts: list[bytes] = []
+        failure = None
         try:
             async for chunk in response._chunks:
                 parts.append(chunk)
         except Exception as error:
-            response._chunks = _again_async(parts, error)
-            return None
-        response._chunks = _again_async(parts)
-        return b"".join(parts)
+            failure = error
+        response._chunks = _again_async(parts, failure)
+        return b"".join(parts) if failure is None else None
 
     def _record_body(self, call: Call, response: Any) -> None:
         # Its chunks have no content encoding any more.
         call.is_decompressed = True
         is_async = hasattr(response._chunks, "__aiter__")
         response._chunks = (AsyncTee if is_async else SyncTee)(response._chunks, call, added_chunks(call))
-        response._release = (_ended_async if is_async else _ended)(response._release, call)
+        release = response._release
+
+        def released(body_consumed: bool) -> Any:
+            """Gives the connection back, which ends the call too. Of an async response, a coroutine."""
+            end(call)
+            return release(body_consumed)
+
+        response._release = released
 
 
 recorded_stream = partial(recorded, _Exchange, "stream")
 recorded_stream_async = partial(recorded_async, _Exchange, "_do_stream")
 
 
-def _ended(release: Any, call: Call) -> Any:
-    """The function that gives a response's connection back, which ends its call too."""
-
-    def released(body_consumed: bool) -> None:
-        end(call)
-        release(body_consumed)
-
-    return released
-
-
-def _ended_async(release: Any, call: Call) -> Any:
-    async def released(body_consumed: bool) -> None:
-        end(call)
-        await release(body_consumed)
-
-    return released
-
-
-def _again(parts: Iterable[bytes], error: Exception | None = None) -> Iterator[bytes]:
+def _again(parts: Iterable[bytes], error: Exception | None) -> Iterator[bytes]:
     """Chunks that have been read, for whoever reads them next, and how they ended."""
     yield from parts
     if error is not None:
         raise error
 
 
-async def _again_async(parts: Iterable[bytes], error: Exception | None = None) -> AsyncIterator[bytes]:
+async def _again_async(parts: Iterable[bytes], error: Exception | None) -> AsyncIterator[bytes]:
     for part in parts:
         yield part
     if error is not None:

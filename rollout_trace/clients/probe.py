@@ -6,19 +6,19 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 from urllib.parse import urlsplit
 
 from rollout_trace.clients import stainless
-from rollout_trace.clients.common import client_kind, wrap
-from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.probe_report import ProbeCall, ProbeReport, ProtocolProbe, extras_of, report_of
+from rollout_trace.clients.sdks import client_kind, protocol_of, wrap
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.record.call import Settings
 from rollout_trace.record.log import StepLog
+from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import TrajectoryState
 from rollout_trace.wire.engine import SGLANG_GENERATE, VLLM_GENERATE, Engine, path_of, resolve
-from rollout_trace.wire.profiles import AUTO, EngineProfile
+from rollout_trace.wire.profiles import AUTO
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -55,8 +55,8 @@ _TEMPERATURES = (0.5, 1.0)
 class _CallTemplate:
     """The form of the test calls in one protocol."""
 
-    resource: tuple[str, ...]
-    """Attributes of the client that lead to ``create``."""
+    resource: str
+    """Path of attributes of the client that leads to ``create``."""
     prompt: _Body
     limit: str = "max_tokens"
     """Name of the field that limits the completion's length."""
@@ -81,14 +81,14 @@ class _CallTemplate:
 
 _TEMPLATES = {
     "openai.chat": _CallTemplate(
-        ("chat", "completions"),
+        "chat.completions",
         {"messages": _MESSAGES},
         tool=_TOOL,
         alternatives=({"top_logprobs": 5, "logprobs": True}, {}),
     ),
-    "openai.completions": _CallTemplate(("completions",), {"prompt": _QUESTION}),
+    "openai.completions": _CallTemplate("completions", {"prompt": _QUESTION}),
     "openai.responses": _CallTemplate(
-        ("responses",),
+        "responses",
         {"input": _QUESTION},
         limit="max_output_tokens",
         has_seed=False,
@@ -147,7 +147,10 @@ def probe(
     trajectory._recorder = TrajectoryState(StepLog(), None)
     mode = settings.logprobs_mode if settings is not None else None
     bound = Settings(protocol_of, used_profile, True, weakref.ref(trajectory), mode)
-    wishing = replace(bound, wishes=_everything(used_profile), quiet=True)
+    extras = {"routed_experts": True, "prompt_logprobs": 1, "top_logprobs": 2, "sampling_mask": True}
+    # All extras, of an engine that has some.
+    everything = None if used_profile.name == "openai" else Engine(used_profile.name, **extras)  # type: ignore[arg-type]
+    wishing = replace(bound, wishes=everything, quiet=True)
     plain, curious = (wrap(client.copy(), "openai", one, example="OpenAI") for one in (bound, wishing))
     calls = _Calls(plain, curious, model, trajectory, list(dict.fromkeys(protocols)))
     return calls.make_async() if kind == "async" else calls.make()
@@ -207,42 +210,42 @@ class _Calls:
         for protocol, probed in self._probed.items():
             template = _TEMPLATES[protocol]
             for name, body in self._plan(template, probed):
-                send = partial(self._create(self._client, template), **body)
+                send = partial(attrgetter(template.resource)(self._client).create, **body)
                 yield _Call(send, "stream" in body, partial(self._store_result, probed, name))
-            if probed.answered("plain"):
-                yield from self._for_extras(template, probed)
+            step = probed.step("plain")
+            if step is None or step.engine in (None, "openai"):
+                continue
+            common = _BARE if self._common is _BARE else _MASKABLE
+            for options in ({}, {"stream": True}):
+                create = attrgetter(template.resource)(self._curious).create
+                send = partial(create, **self._body(template, common, **options))
+                yield _Call(send, bool(options), partial(self._store_extras, probed, protocol, bool(options)))
         yield from self._own()
-
-    def _for_extras(self, template: _CallTemplate, probed: ProtocolProbe) -> Iterator[_Call]:
-        step = probed.step("plain")
-        if step is None or step.engine in (None, "openai"):
-            return
-        common = _BARE if self._common is _BARE else _MASKABLE
-        for options in ({}, {"stream": True}):
-            send = partial(self._create(self._curious, template), **self._body(template, common, **options))
-            yield _Call(send, bool(options), partial(self._store_extras, probed, probed.protocol, bool(options)))
 
     def _own(self) -> Iterator[_Call]:
         """Calls of the engine's own endpoint."""
         for probed in self._probed.values():
             step = probed.step("plain")
-            ids = None if step is None or step.prompt_token_ids is None else step.prompt_token_ids.tolist()
-            own = _own_endpoint(None if step is None else step.engine, str(self._client.base_url), self._model, ids)
-            if own is None:
+            if step is None or step.prompt_token_ids is None or step.engine not in _OWN:
                 continue
-            post = partial(self._curious.post, own.url, cast_to=object)
-            yield _Call(partial(post, body=own.body), False, partial(self._store_extras, probed, own.protocol, False))
+            ids, protocol = step.prompt_token_ids.tolist(), _OWN[step.engine]
+            parts = urlsplit(str(self._client.base_url))
+            url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}{path_of(protocol)}"
+            body: _Body = {"model": self._model, "token_ids": ids}
+            body["sampling_params"] = {"max_tokens": 8, **_SAMPLED, "top_k": _TOP_K}
+            if step.engine == "sglang":
+                sampling = {"max_new_tokens": 8, "temperature": 1, "top_k": _TOP_K}
+                body = {"input_ids": ids, "sampling_params": sampling}
+            post = partial(self._curious.post, url, cast_to=object)
+            yield _Call(partial(post, body=body), False, partial(self._store_extras, probed, protocol, False))
             if probed.extras[-1].given is not None:
-                kind = _stream_type(self._client)
-                send = partial(post, body={**own.body, "stream": True}, stream=True, stream_cls=kind)
-                yield _Call(send, True, partial(self._store_extras, probed, own.protocol, True))
-            return
+                # Of the package that the client is of, which is loaded.
+                from openai import AsyncStream, Stream
 
-    def _create(self, client: Any, template: _CallTemplate) -> Any:
-        resource = client
-        for name in template.resource:
-            resource = getattr(resource, name)
-        return resource.create
+                kind: Any = AsyncStream if client_kind(self._client, "openai") == "async" else Stream
+                send = partial(post, body={**body, "stream": True}, stream=True, stream_cls=kind[object])
+                yield _Call(send, True, partial(self._store_extras, probed, protocol, True))
+            return
 
     def _plan(self, template: _CallTemplate, probed: ProtocolProbe) -> Iterator[tuple[str, _Body]]:
         """Name and body of each call for ids and logprobs."""
@@ -262,17 +265,10 @@ class _Calls:
         if template.has_choices:
             # Some servers refuse several choices at temperature 0.
             yield "n=2", self._body(template, {**common, "temperature": 1} if "temperature" in common else common, n=2)
-        if common is not _BARE and probed.has_logprobs("plain"):
-            yield from self._at_temperatures(template, probed, common)
-
-    def _at_temperatures(
-        self, template: _CallTemplate, probed: ProtocolProbe, common: _Body
-    ) -> Iterator[tuple[str, _Body]]:
-        """The calls at two temperatures.
-
-        With alternatives (``top_logprobs``) two answers can be compared even if their first tokens differ; without them
-        if the server refuses alternatives.
-        """
+        if common is _BARE or not probed.calls["plain"].logprobs:
+            return
+        # With alternatives (`top_logprobs`) two answers can be compared even if their first tokens differ; without them
+        # if the server refuses alternatives.
         for options in template.alternatives:
             for temperature in _TEMPERATURES:
                 name = f"temperature {temperature}"
@@ -284,9 +280,8 @@ class _Calls:
         return {"model": self._model, **template.prompt, **template.translate(common), **options}
 
     def _store_result(self, probed: ProtocolProbe, name: str, error: Exception | None) -> None:
-        steps = self._new_steps()
+        probed.steps[name] = steps = self._new_steps()
         probed.calls[name] = ProbeCall.of(name, steps, error)
-        probed.steps[name] = steps
 
     def _store_extras(self, probed: ProtocolProbe, protocol: str, streamed: bool, error: Exception | None) -> None:
         steps = self._new_steps()
@@ -298,49 +293,6 @@ class _Calls:
         steps = self._trajectory.steps[self._done :]
         self._done += len(steps)
         return steps
-
-
-class _OwnEndpoint(NamedTuple):
-    """An engine's endpoint beside the OpenAI API."""
-
-    protocol: str
-    url: str
-    body: dict[str, Any]
-
-
-def _everything(engine: EngineProfile) -> Engine | None:
-    """All extras, of an engine that has some."""
-    if engine.name == "openai":
-        return None
-    return Engine(
-        engine.name,  # type: ignore[arg-type]
-        routed_experts=True,
-        prompt_logprobs=1,
-        top_logprobs=2,
-        sampling_mask=True,
-    )
-
-
-def _own_endpoint(engine: str | None, base_url: str, model: str, prompt: Sequence[int] | None) -> _OwnEndpoint | None:
-    """The engine's own endpoint, and a request to it; None where it has none, or the ids of a prompt are not known."""
-    if prompt is None or engine not in _OWN:
-        return None
-    protocol = _OWN[engine]
-    path = path_of(protocol)
-    parts = urlsplit(base_url)
-    url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}{path}"
-    if engine == "sglang":
-        sampling = {"max_new_tokens": 8, "temperature": 1, "top_k": _TOP_K}
-        return _OwnEndpoint(protocol, url, {"input_ids": list(prompt), "sampling_params": sampling})
-    sampling = {"max_tokens": 8, **_SAMPLED, "top_k": _TOP_K}
-    return _OwnEndpoint(protocol, url, {"model": model, "token_ids": list(prompt), "sampling_params": sampling})
-
-
-def _stream_type(client: Any) -> Any:
-    # Of the package that the client is of, which is loaded.
-    from openai import AsyncStream, Stream
-
-    return AsyncStream[object] if client_kind(client, "openai") == "async" else Stream[object]
 
 
 def _was_refused(probed: ProtocolProbe, name: str) -> bool:

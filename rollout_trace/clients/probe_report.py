@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,19 +103,19 @@ class ProbeExtra:
 def extras_of(protocol: str, *, streamed: bool, steps: Sequence[Step], problem: str | None) -> list[ProbeExtra]:
     """The result of one call, for each extra. ``problem``: why it failed; None where it was answered."""
     step = steps[0] if steps else None
-    request = _request(step)
+    request = None
+    with suppress(ValueError):
+        request = json.loads((step.request_bytes if step is not None else None) or b"null")
+    request = request if isinstance(request, dict) else None
     issues = {issue.field: issue.message for issue in step.extra_issues} if step is not None else {}
+    form: dict[str, Any] = {"protocol": protocol, "streamed": streamed, "request": request}
     found = []
     for extra in _COLUMNS:
         given = None
         if problem is None and step is not None:
             has_version = extra == "policy_spans" and step.policy_version is not None
             given = has_version or getattr(step, extra) is not None
-        reason = issues.get(extra) or problem
-        one = ProbeExtra(
-            extra=extra, protocol=protocol, streamed=streamed, given=given, problem=reason, request=request
-        )
-        found.append(one)
+        found.append(ProbeExtra(extra=extra, given=given, problem=issues.get(extra) or problem, **form))
     return found
 
 
@@ -135,9 +136,6 @@ class ProtocolProbe:
 
     def answered(self, name: str) -> bool:
         return name in self.calls and self.calls[name].answered
-
-    def has_logprobs(self, name: str) -> bool:
-        return name in self.calls and self.calls[name].logprobs
 
     def step(self, name: str) -> Step | None:
         """The first step of a call that was answered, else None."""
@@ -203,6 +201,7 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
     choices = [probed.calls["n=2"].choices for probed in tried if "n=2" in probed.calls]
     with_tools = [probed.answered("with tools") for probed in tried if probed.has_tools]
     mode = next((mode for probed in tried if (mode := _mode(probed)) is not None), None)
+    extras = [one for probed in tried for one in probed.extras]
     return ProbeReport(
         model=tried[0].model,
         engine=next((step.engine for step in steps if step.engine is not None), None),
@@ -221,7 +220,7 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
         advice=tuple(_advice(steps, mode)),
         calls=tuple(calls),
         # The engine's own endpoint is tried once, with the first protocol: it comes last.
-        extras=tuple(sorted((one for probed in tried for one in probed.extras), key=lambda one: one.is_of_engine)),
+        extras=tuple(sorted(extras, key=lambda one: one.is_of_engine)),
     )
 
 
@@ -387,29 +386,15 @@ def _extra_lines(extras: Sequence[ProbeExtra]) -> Iterator[str]:
     rows += [(form, *(_GIVEN[one.given] for one in of_form)) for form, of_form in forms.items()]
     yield from _table(rows)
     reasons: dict[tuple[str, str], list[str]] = {}
-    for of_form in forms.values():
-        for column, problem in _extra_reasons(of_form):
-            reasons.setdefault((column, problem), []).append(of_form[0].form)
+    for form, of_form in forms.items():
+        missing = [(_COLUMNS[one.extra], one.problem) for one in of_form if not one.given and one.problem is not None]
+        if all(one.given is None for one in of_form):
+            # A call that failed has one reason, of no column.
+            missing = [("", str(of_form[0].problem))]
+        for found in missing:
+            reasons.setdefault(found, []).append(form)
     for (column, problem), of_forms in reasons.items():
         yield f"  - {', '.join(filter(None, [column, *of_forms]))}: {problem}"
-
-
-def _extra_reasons(of_form: Sequence[ProbeExtra]) -> Iterator[tuple[str, str]]:
-    """The column and the reason of each extra that is missing. A call that failed has one, of no column."""
-    if all(one.given is None for one in of_form):
-        yield "", str(of_form[0].problem)
-        return
-    for one in of_form:
-        if not one.given and one.problem is not None:
-            yield _COLUMNS[one.extra], one.problem
-
-
-def _request(step: Step | None) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads((step.request_bytes if step is not None else None) or b"null")
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Functions that record one call, independent of any SDK or HTTP library.
+"""Records one call, independent of any SDK or HTTP library: functions for each of its events, and the base of requests.
 
     call = begin(settings, "openai.chat")           # the user's call begins, in the user's context
     attempt(call, request_body)                     # a request is about to be sent
@@ -12,22 +12,42 @@ reads is wrapped by ``tee``. A retry is another ``attempt``, after ``attempt_fai
 instead of a response, call ``failed`` instead of ``ended``.
 
 No function raises, save under pytest, or waits for a disk or another call. Each accepts None as the call, which
-``begin`` returns if there is nothing to record.
+``begin`` returns if there is nothing to record. ``Exchange`` adds the fields that an engine is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from rollout_trace import guard
-from rollout_trace.record.call import Call, Failure, drain, end
+from rollout_trace import credentials, guard
+from rollout_trace.clients.ask import (
+    fields_to_add,
+    may_refuse_in_stream,
+    merged,
+    took_in_stream,
+    update_refusals,
+    without_refused,
+)
+from rollout_trace.clients.detect import drive, drive_async
+from rollout_trace.clients.exact_turns import Asking, exact_turn, was_dropped
+from rollout_trace.record.call import Call, Failure, end
+from rollout_trace.record.decoder import drain
 from rollout_trace.record.scope import place
+from rollout_trace.wire.added_chunks import answers_to
+from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.protocols import model_in_path
 
 if TYPE_CHECKING:
-    from rollout_trace.record.call import Settings
+    from typing_extensions import Self
+
+    from rollout_trace.clients.detect import Inquiry, Reply
+    from rollout_trace.record.settings import Settings
+
+P = ParamSpec("P")
 
 current: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
 """The call that this context is sending: set while an SDK's ``request``, or an HTTP library's ``send``, runs, until its
@@ -93,48 +113,26 @@ def begin(settings: Settings, protocol: str | None, path: str = "") -> Call | No
     return call
 
 
-def attempt(call: Call | None, content: bytes | None) -> None:
-    """Begins an attempt: a request is about to be sent. Of earlier attempts only status, times and errors are kept.
+def _safely(method: Callable[Concatenate[Call, P], None]) -> Callable[Concatenate[Call | None, P], None]:
+    """Makes a function of a method of ``Call`` that does nothing without a call, and never raises."""
+    name = method.__name__
 
-    ``content`` is the body, exactly as it is sent; None if it is unknown (a stream).
-    """
-    if call is None:
-        return
-    try:
-        # Middleware may have read an earlier attempt to its end.
-        call.eof = False
-        call.attempt(content)
-    except Exception as error:
-        guard.failed("attempt", call, error)
+    @wraps(method)
+    def safe(call: Call | None, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if call is None:
+            return
+        try:
+            getattr(call, name)(*args, **kwargs)
+        except Exception as error:
+            guard.failed(name, call, error)
 
-
-def attempt_failed(call: Call | None, error: BaseException | None) -> None:
-    """Ends the latest attempt, which got no response, or one that the caller will not get.
-
-    If ``error`` has a ``response``, its ``status_code`` and ``headers`` are recorded.
-    """
-    if call is None:
-        return
-    try:
-        call.attempt_failed(error)
-    except Exception as failure:
-        guard.failed("attempt_failed", call, failure)
+    return safe
 
 
-def answered(
-    call: Call | None, status: int, headers: Mapping[str, str], redirects: Iterable[tuple[int, Mapping[str, str]]] = ()
-) -> None:
-    """Records the head of the response that the caller gets; its body is still to come.
-
-    Headers have lower-case names, or are in a case-insensitive mapping. ``redirects``: status and headers of those that
-    the HTTP library followed, in order.
-    """
-    if call is None:
-        return
-    try:
-        call.answered(status, headers, redirects)
-    except Exception as error:
-        guard.failed("answered", call, error)
+attempt = _safely(Call.attempt)
+attempt_failed = _safely(Call.attempt_failed)
+answered = _safely(Call.answered)
+receive = _safely(Call.receive)
 
 
 def body(call: Call | None, content: bytes) -> None:
@@ -146,16 +144,6 @@ def body(call: Call | None, content: bytes) -> None:
     except Exception as error:
         guard.failed("body", call, error)
         end(call)
-
-
-def receive(call: Call | None, chunk: bytes) -> None:
-    """Records the next bytes of the body, in its content encoding."""
-    if call is None:
-        return
-    try:
-        call.receive(chunk)
-    except Exception as error:
-        guard.failed("receive", call, error)
 
 
 def finished(call: Call | None) -> None:
@@ -200,3 +188,187 @@ def failed(
     except Exception as failure:
         guard.failed("failed", call, failure)
     ended(call)
+
+
+class Exchange:
+    """The recorder's side of one request. A subclass knows the objects of its SDK or HTTP library.
+
+    A context manager around the function that sends it, with all its attempts: an exception that leaves it is recorded
+    as the caller's, and a library below records nothing meanwhile.
+    """
+
+    __slots__ = ("_added", "_outer", "call")
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        """None where there is nothing to record."""
+        self._added: dict[str, Any] = {}
+        """Fields that the request has beside the caller's own, by name; see ``ask.merged``."""
+        self._outer: Call | None = None
+
+    def begin(self, settings: Settings) -> None:
+        """Begins the call, if this request is one. Never raises, save under pytest."""
+        try:
+            method, path = self._endpoint()
+            protocol = self._protocol(settings, method, path)
+            if protocol is None:
+                return
+            if settings.source is not None:
+                found = settings.source(self._address)
+                if found is None:
+                    return
+                # A client of an instrumented process may be bound to a trajectory.
+                settings = found if settings.trajectory is None else replace(found, trajectory=settings.trajectory)
+            self.call = begin(settings, protocol, path)
+            self._add_capture_fields()
+        except Exception as error:
+            guard.failed("begin", self.call, error)
+
+    def __enter__(self) -> Self:
+        self._outer = current.get()
+        current.set(self.call)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        current.set(self._outer)
+        if error is not None:
+            try:
+                self._failed(error)
+            finally:
+                guard.hide_frame(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Records the exception that the caller gets instead of a response."""
+        failed(self.call, error)
+
+    def _protocol(self, settings: Settings, method: str, path: str) -> str | None:
+        """The protocol of the request; None where it generates nothing."""
+        return settings.protocol_of(method, path)
+
+    def _endpoint(self) -> tuple[str, str]:
+        """HTTP method and path."""
+        raise NotImplementedError
+
+    def _address(self) -> object:
+        """Address of the server: a text, or what becomes one."""
+        raise NotImplementedError
+
+    def _caller_body(self) -> Mapping[str, Any] | None:
+        """The body as the caller wants it; None where no field can be added."""
+        raise NotImplementedError
+
+    def _set_added(self, added: dict[str, Any]) -> None:
+        self._added = added
+        call = self.call
+        if call is None:
+            return
+        body, wishes = self._caller_body() or {}, call.settings.wishes
+        call.hides = frozenset() if wishes is not None and wishes.show_added else answers_to(call.protocol, added, body)
+        # Refused once, it may be refused again.
+        may_be_refused = bool(added and call.attempts) or (
+            wishes is not None and may_refuse_in_stream(call, self._address, added, body)
+        )
+        call.peeks = self._is_refused_in_stream if may_be_refused else None
+
+    @property
+    def wants_ids(self) -> bool:
+        """Whether the call is to be sent with the ids of its prompt, if it continues an earlier step."""
+        wishes = None if self.call is None else self.call.settings.wishes
+        return wishes is not None and wishes.exact_turns
+
+    def send_ids(self, ask: Callable[[Inquiry], Reply]) -> None:
+        """Adds the ids of the prompt, where the call continues an earlier step. Never raises, save under pytest.
+
+        ``ask`` makes a request to the server; what it raises counts as no reply.
+        """
+        try:
+            self._add_ids(drive(self._asking(), ask))
+        except Exception as error:
+            guard.failed("exact_turn", self.call, error)
+
+    async def send_ids_async(self, ask: Callable[[Inquiry], Awaitable[Reply]]) -> None:
+        """``send_ids`` for an async client."""
+        try:
+            self._add_ids(await drive_async(self._asking(), ask))
+        except Exception as error:
+            guard.failed("exact_turn", self.call, error)
+
+    def _asking(self) -> Asking:
+        assert self.call is not None
+        return exact_turn(self.call, self._address, self._caller_body() or {})
+
+    def _add_ids(self, field: dict[str, Any]) -> None:
+        if field:
+            self._set_added({**self._added, **field})
+
+    def _is_refused_in_stream(self, content: bytes | None) -> bool:
+        """Whether an error event may be about added fields. None: the stream begins with something else."""
+        try:
+            if self.call is None:
+                return False
+            if content is None:
+                took_in_stream(self.call, self._address, self._added, self._caller_body() or {})
+                return False
+            return bool(self._added)
+        except Exception as failure:
+            guard.failed("peek", self.call, failure)
+            return False
+
+    def _add_capture_fields(self) -> None:
+        if self.call is None or self.call.profile is None:
+            return
+        body = self._caller_body()
+        if body is not None:
+            self._set_added(fields_to_add(self.call, self._address, body))
+
+    def _drop_refused(self, status: Any, content: bytes | None, error: Exception) -> bool:
+        """Removes the added fields that an answer refuses, whose attempt failed; False if it is about something else.
+
+        ``content`` is its body, None where that has not been read; ``error`` what the attempt failed with.
+        """
+        try:
+            if self.call is None or not self._added or content is None:
+                return False
+            remaining = without_refused(self.call, self._added, self._caller_body() or {}, status, content)
+            if remaining is None:
+                return False
+            was_dropped(self.call, remaining, f"HTTP {status}: {error_of(content, status).message[:300]}")
+            self._set_added(remaining)
+            self.call.attempt_failed(error)
+            return True
+        except Exception as failure:
+            guard.failed("refused", self.call, failure)
+            return False
+
+    def _learn(self, call: Call) -> None:
+        """Remembers what an answered request shows of its server."""
+
+        def sent() -> Mapping[str, Any]:
+            body = self._caller_body() or {}
+            return {**body, **merged(self._added, body)}
+
+        try:
+            update_refusals(call, self._address, sent)
+        except Exception as error:
+            guard.failed("learn", call, error)
+
+
+def record_head(call: Call | None, response: Any) -> None:
+    """Records status and headers of a response of httpx or httpx2, and the redirects that led to it."""
+    if call is not None:
+        credentials.remember_sent(response)
+    redirects = [(one.status_code, one.headers) for one in response.history] if response.history else ()
+    answered(call, response.status_code, response.headers, redirects)
+
+
+def content_of(message: Any) -> bytes | None:
+    """The body of a request or response of httpx or httpx2; None where it is a stream that has not been read.
+
+    A streamed request body (an upload) can be read only once, and that is the HTTP library's to do.
+    """
+    try:
+        content: bytes | None = None if message is None else message.content
+        return content
+    except Exception:
+        # RequestNotRead, ResponseNotRead: neither library is imported here.
+        return None

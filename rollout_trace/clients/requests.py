@@ -83,7 +83,8 @@ class _Exchange(HTTPExchange):
         if not is_short:
             recorder.finished(call)
         recorder.ended(call, ConnectionError(_SHORT) if is_short else None)
-        hide_added(call, response)
+        if call.hides:
+            hide_added(call, response)
 
 
 recorded_send = functools.partial(recorded, _Exchange, "send")
@@ -127,9 +128,9 @@ class _Tee:
         self.failure: BaseException | None = None
         """What the body ended with, to be raised once all of ``ready`` has been read."""
 
-    def begin(self, raw: Any, *args: Any, **kwargs: Any) -> None:
-        """Notes whether what is read, with these arguments, is without its content encoding."""
-        if not self.call.chunks and not _unpacks(raw, *args, **kwargs):
+    def begin(self, raw: Any, amt: Any = None, decode_content: Any = None, cache_content: Any = False) -> None:
+        """Notes whether what a method of urllib3 reads, with these arguments, is without its content encoding."""
+        if not self.call.chunks and not (raw.decode_content if decode_content is None else decode_content):
             self.call.is_decompressed = False
             self.added = added_chunks(self.call)
 
@@ -235,7 +236,9 @@ def _methods(base: Any, _: None) -> dict[str, Any]:
             is_all = name == "read" and size is None
             while not tee.is_over and (is_all or not tee.ready):
                 read = tee.read(self, getattr(base, name), self, *args, **kwargs)
-                if self.closed and not _holds_more(self):
+                # From 2.0 on, urllib3 may have unpacked more of a body than it has given, or hold more to unpack.
+                is_held = getattr(getattr(self, "_decoder", None), "has_unconsumed_tail", False)
+                if self.closed and not (is_held or len(getattr(self, "_decoded_buffer", ()))):
                     tee.finish(self)
                 elif not read:
                     break
@@ -267,17 +270,6 @@ def _methods(base: Any, _: None) -> dict[str, Any]:
     return methods
 
 
-def _holds_more(raw: Any) -> bool:
-    """Whether urllib3, from 2.0 on, has unpacked more of a body than it has given, or holds more to unpack."""
-    is_held = getattr(getattr(raw, "_decoder", None), "has_unconsumed_tail", False)
-    return bool(is_held or len(getattr(raw, "_decoded_buffer", ())))
-
-
 def _size(amt: Any = None, *args: Any, **kwargs: Any) -> int | None:
     """The most bytes that a method of urllib3, called with these arguments, may give at once; None: any number."""
     return None if amt is None or amt < 0 else amt
-
-
-def _unpacks(raw: Any, amt: Any = None, decode_content: Any = None, cache_content: Any = False) -> bool:
-    """Whether a method of urllib3 that reads, called with these arguments, undoes the content encoding."""
-    return bool(raw.decode_content if decode_content is None else decode_content)

@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import index
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,7 +21,7 @@ from rollout_trace import guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.recorder import current, is_inside
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.record.call import Settings, check_call_bytes
+from rollout_trace.record.settings import Settings, check_call_bytes
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
@@ -172,9 +171,7 @@ class Calls:
         current.set(next((call for call in self.calls if call is not None), self._outer))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         current.set(self._outer)
         if error is not None:
             self.failed(error)

@@ -3,32 +3,40 @@
 It overrides five methods that every release has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request` spans the
 whole call; in `_prepare_request` each attempt's bytes are complete; `_should_retry` gets responses with an error
 status; `_calculate_retry_timeout` runs while the failure of an attempt is being handled; `_process_response` gets the
-response. All else is untouched: no HTTP client, no transport, no other client's class. A bound client's class also
-overrides `copy` and `with_options`: its settings are on the object, and its copies must have them too.
+response. The SDK calls the other four inside `request`, with no argument that identifies the call: a context variable
+(``recorder.current``) holds it. All else is untouched: no HTTP client, no transport, no other client's class. A bound
+client's class also overrides `copy` and `with_options`: its settings are on the object, and its copies must have them
+too.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from rollout_trace import credentials, guard
-from rollout_trace.clients import stainless_calls as calls
-from rollout_trace.clients.recorder import current
+from rollout_trace.clients import recorder
+from rollout_trace.clients.ask import merged
+from rollout_trace.clients.detect import find, find_async, reply_to, reply_to_async
+from rollout_trace.clients.recorder import Exchange, HTTPStatusError, content_of, current, record_head
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.clients.tee import read_ahead, read_ahead_async
-from rollout_trace.record.call import Settings
+from rollout_trace.clients.tee import added_chunks, hide_added, read_ahead, read_ahead_async, tee
+from rollout_trace.record.call import Call
+from rollout_trace.record.settings import Settings
+from rollout_trace.wire.profiles import AUTO
 
 _MARK = "_rollout_trace_settings"
 _recording: ClassSwap[Settings] = ClassSwap(_MARK)
 _bound: ClassSwap[bool] = ClassSwap("_rollout_trace_bound")
 """Derived from a recording class, for clients whose settings are on the object itself."""
 
-_busy: dict[calls.Request, Any] = {}
+_busy: dict[Request, Any] = {}
 """Clients whose ``request`` is running."""
 _SILENT = Settings(lambda method, url: None)
 """Settings of a client that was unwrapped during a call: it records no further one."""
@@ -38,7 +46,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_busy.clear)
 
 
-def swap(client: Any, settings: Settings, *, is_async: bool) -> None:
+def swap(client: Any, settings: Settings) -> None:
     """Changes the client's class to a recording subclass of it, in place of one that it may have already.
 
     A user's subclass of a recording class records already and stays as it is. Settings with a trajectory are stored on
@@ -47,8 +55,7 @@ def swap(client: Any, settings: Settings, *, is_async: bool) -> None:
     credentials.remember_client(client)
     kind = plain_class(client)
     if not _is_users_own(client):
-        methods = _async_methods if is_async else _sync_methods
-        kind = _recording.class_for(kind, replace(settings, trajectory=None), methods)
+        kind = _recording.class_for(kind, replace(settings, trajectory=None), _methods)
     client.__class__ = kind if settings.trajectory is None else _bound.class_for(kind, True, _copying_methods)
     if settings.trajectory is not None:
         vars(client)[_MARK] = settings
@@ -79,10 +86,10 @@ def inherited_settings(client: Any) -> Settings | None:
 
 def restore(client: Any) -> None:
     """Undoes ``swap``. A running call is recorded to its end, and the class changes when it has ended."""
-    plain, is_async = plain_class(client), inspect.iscoroutinefunction(type(client).request)
+    plain = plain_class(client)
     if not _is_users_own(client):
         # Before `_is_busy` is read: a call that begins in between must not be recorded.
-        client.__class__ = _recording.class_for(plain, _SILENT, _async_methods if is_async else _sync_methods)
+        client.__class__ = _recording.class_for(plain, _SILENT, _methods)
     vars(client).pop(_MARK, None)
     if _is_users_own(client) or not _is_busy(client):
         client.__class__ = plain
@@ -92,23 +99,113 @@ def _is_busy(client: Any) -> bool:
     return any(one is client for one in list(_busy.values()))
 
 
-def _done(request: calls.Request) -> None:
-    """Removes a request that needs the recording class no more, and completes a ``restore`` that waited for it."""
-    client = _busy.pop(request, None)
-    # As `_recording.settings_of`, without a function call: this is on the path of every call.
-    if client is not None and type(client).__dict__.get(_MARK) is _SILENT and not _is_busy(client):
-        client.__class__ = plain_class(client)
+class Request(Exchange):
+    """One call of a client's ``request``: its options, and the call that is recorded."""
 
+    __slots__ = ("_client", "caller_options", "must_find_engine", "options")
 
-def _begin(client: Any, options: Any) -> calls.Request:
-    request = calls.Request(client, options, _done)
-    # Before anything is recorded: a thread that unwraps the client now leaves it its class until the call has ended.
-    _busy[request] = client
-    # A method that was looked up before its client was unwrapped may be called after it: there are no settings then.
-    request.begin(getattr(client, _MARK, _SILENT))
-    if request.call is None:
-        _done(request)
-    return request
+    def __init__(self, client: Any, options: Any) -> None:
+        super().__init__()
+        self.caller_options = self.options = options
+        """The caller's options, and those that are sent: the same object if no field is added."""
+        self._client = client
+        # Before anything is recorded: a thread that unwraps the client now leaves it its class until the call ends.
+        _busy[self] = client
+        # A method that was looked up before its client was unwrapped may be called after it: then there are none.
+        self.begin(getattr(client, _MARK, _SILENT))
+        # By the call's settings, which may be those of the process.
+        self.must_find_engine = self.call is not None and self.call.profile is AUTO
+        """Whether the engine is still to be detected (``auto``)."""
+        if self.call is None:
+            self._done()
+
+    def _done(self) -> None:
+        """Needs the recording class no more: completes a ``restore`` that waited for it."""
+        client = _busy.pop(self, None)
+        # As `_recording.settings_of`, without a function call: this is on the path of every call.
+        if client is not None and type(client).__dict__.get(_MARK) is _SILENT and not _is_busy(client):
+            client.__class__ = plain_class(client)
+
+    def _failed(self, error: BaseException) -> None:
+        if self.call is not None:
+            self._done()
+            credentials.remember_sent(error)
+            try:
+                content = content_of(getattr(error, "response", None))
+            except Exception:
+                # `response` may be a property of a user's exception class, and raise anything.
+                content = None
+            # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
+            recorder.failed(self.call, error, cause=error.__cause__, content=content)
+
+    def find_engine(self) -> None:
+        """Detects the engine and adds its capture fields. Never raises, save under pytest."""
+        try:
+            self._use_profile(find(self._client, self.caller_options))
+        except Exception as error:
+            guard.failed("auto", self.call, error)
+
+    async def find_engine_async(self) -> None:
+        """``find_engine`` for an async client."""
+        try:
+            self._use_profile(await find_async(self._client, self.caller_options))
+        except Exception as error:
+            guard.failed("auto", self.call, error)
+
+    def _use_profile(self, profile: Any) -> None:
+        if self.call is not None:
+            self.call.profile = profile
+            self._add_capture_fields()
+
+    def drop_refused_fields(self, error: Exception) -> bool:
+        """Removes added fields that the server refused from the options; False if the error is about something else."""
+        if not self._added:
+            return False
+        try:
+            response, status = getattr(error, "response", None), getattr(error, "status_code", None)
+        except Exception as failure:
+            guard.failed("refused", self.call, failure)
+            return False
+        return self._drop_refused(status, content_of(response), error)
+
+    def returned(self) -> None:
+        """Records that ``request`` returned a result. Its body may be a stream that is still to be read."""
+        call = self.call
+        if call is None:
+            return
+        self._done()
+        if call.profile is not None:
+            self._learn(call)
+        # Without an attempt, a middleware has answered itself: there is no stream whose end would end the call.
+        call.eof = call.eof or not call.attempts
+        if call.eof:
+            recorder.ended(call)
+
+    def _set_added(self, added: dict[str, Any]) -> None:
+        super()._set_added(added)
+        fields = merged(added, self._caller_body() or {})
+        self.options = options = self.caller_options
+        if fields:
+            # Copies: the options and the body in them may be the caller's own objects.
+            self.options = options = copy.copy(options)
+            options.json_data = {**options.json_data, **fields}
+            extra = options.extra_json
+            # The SDK merges `extra_json` over the body: it would replace an added list with the caller's items.
+            if extra and not fields.keys().isdisjoint(extra):
+                options.extra_json = {name: value for name, value in extra.items() if name not in fields}
+
+    def _endpoint(self) -> tuple[str, str]:
+        return self.caller_options.method, self.caller_options.url
+
+    def _address(self) -> object:
+        return self._client.base_url
+
+    def _caller_body(self) -> Mapping[str, Any] | None:
+        """The body of the request, the caller's ``extra_body`` included; None if it is no object."""
+        body, extra = self.caller_options.json_data, self.caller_options.extra_json
+        if not isinstance(body, Mapping):
+            return None
+        return {**body, **extra} if extra and isinstance(extra, Mapping) else body
 
 
 def _copying_methods(base: Any, _: bool) -> dict[str, Any]:
@@ -142,11 +239,11 @@ def recorded_request(base: Any) -> Any:
 
     @functools.wraps(base.request)
     def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        with _begin(self, options) as run:
+        with Request(self, options) as run:
             if run.must_find_engine:
                 run.find_engine()
             if run.wants_ids:
-                run.send_ids(run.ask)
+                run.send_ids(functools.partial(reply_to, self, options))
             while True:
                 try:
                     result = base.request(self, cast_to, run.options, *args, **kwargs)
@@ -165,11 +262,11 @@ def recorded_request_async(base: Any) -> Any:
 
     @functools.wraps(base.request)
     async def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        with _begin(self, options) as run:
+        with Request(self, options) as run:
             if run.must_find_engine:
                 await run.find_engine_async()
             if run.wants_ids:
-                await run.send_ids_async(run.ask_async)
+                await run.send_ids_async(functools.partial(reply_to_async, self, options))
             while True:
                 try:
                     result = await base.request(self, cast_to, run.options, *args, **kwargs)
@@ -183,59 +280,138 @@ def recorded_request_async(base: Any) -> Any:
     return request
 
 
-def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
+def _sync_methods(base: Any) -> tuple[Any, ...]:
     @functools.wraps(base._prepare_request)
     def _prepare_request(self: Any, request: Any) -> None:
         base._prepare_request(self, request)
-        calls.attempt(request)
+        if (call := current.get()) is not None:
+            recorder.attempt(call, content_of(request))
 
     @functools.wraps(base._process_response)
     def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = current.get()
-        if call is not None:
+        if (call := current.get()) is not None:
             response = kwargs.get("response")
             if call.peeks is not None:
                 read_ahead(call, response)
-            calls.answered(call, self, response)
+            _answered(call, self, response)
         return base._process_response(self, *args, **kwargs)
 
-    return _methods(base, recorded_request(base), _prepare_request, _process_response)
+    return recorded_request(base), _prepare_request, _process_response
 
 
-def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
+def _async_methods(base: Any) -> tuple[Any, ...]:
     @functools.wraps(base._prepare_request)
     async def _prepare_request(self: Any, request: Any) -> None:
         await base._prepare_request(self, request)
-        calls.attempt(request)
+        if (call := current.get()) is not None:
+            recorder.attempt(call, content_of(request))
 
     @functools.wraps(base._process_response)
     async def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = current.get()
-        if call is not None:
+        if (call := current.get()) is not None:
             response = kwargs.get("response")
             if call.peeks is not None:
                 await read_ahead_async(call, response)
-            calls.answered(call, self, response)
+            _answered(call, self, response)
         return await base._process_response(self, *args, **kwargs)
 
-    return _methods(base, recorded_request_async(base), _prepare_request, _process_response)
+    return recorded_request_async(base), _prepare_request, _process_response
 
 
-def _methods(base: Any, *methods: Any) -> dict[str, Any]:
-    """These methods, and those that are the same in sync and async clients."""
+def _methods(base: Any, settings: Settings) -> dict[str, Any]:
+    is_async = any(one.__name__ == "AsyncAPIClient" for one in base.__mro__)
 
     @functools.wraps(base._should_retry)
     def _should_retry(self: Any, response: Any) -> Any:
-        calls.may_be_retried(response)
+        call = current.get()
+        # Inside a handler `_calculate_retry_timeout` records it, with the exception.
+        if call is not None and getattr(sys.exc_info()[1], "response", None) is not response:
+            credentials.remember_sent(response)
+            recorder.attempt_failed(call, HTTPStatusError(response))
         return base._should_retry(self, response)
 
     @functools.wraps(base._calculate_retry_timeout)
     def _calculate_retry_timeout(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.attempt_failed()
+        if (call := current.get()) is not None:
+            error = sys.exc_info()[1]
+            # The HTTP library's exception, where the SDK has wrapped it.
+            if type(error).__module__.partition(".")[0] in ("openai", "anthropic"):
+                error = getattr(error, "__cause__", None) or error
+            credentials.remember_sent(error)
+            recorder.attempt_failed(call, error)
         return base._calculate_retry_timeout(self, *args, **kwargs)
 
+    methods = _async_methods(base) if is_async else _sync_methods(base)
     found = {one.__name__: one for one in (*methods, _should_retry, _calculate_retry_timeout)}
     return found | _websocket_hooks(base)
+
+
+def _answered(call: Call, client: Any, response: Any) -> None:
+    """Records the HTTP library's response and tees its body, before the SDK parses it."""
+    try:
+        record_head(call, response)
+        if response.status_code >= 400:
+            # Only with middleware do error responses arrive here: it may retry, or return something else instead.
+            call.eof = True
+            return
+        content = content_of(response)
+        if content is None:
+            listener: Any = _AttemptListener(call) if getattr(client, "_middleware", None) else call
+            response.stream = tee(response.stream, listener, added_chunks(call))
+        else:
+            recorder.body(call, content)
+            if call.hides:
+                hide_added(call, response)
+    except Exception as error:
+        guard.failed("answered", call, error)
+        # Nothing of the body will be seen.
+        recorder.ended(call)
+
+
+class _AttemptListener:
+    """Receives the bytes of one attempt for its call, where middleware may read a response and then retry.
+
+    It ignores everything once a later attempt has begun. A stream that ends inside the middleware is marked complete;
+    the call itself ends when the client's ``request`` returns.
+    """
+
+    __slots__ = ("_call", "_number")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._number = len(call.attempts)
+
+    @property
+    def faults(self) -> list[str]:
+        """Those of the call."""
+        return self._call.faults
+
+    @property
+    def eof(self) -> bool:
+        """That of the call."""
+        return self._call.eof
+
+    @eof.setter
+    def eof(self, value: bool) -> None:
+        if self._is_last:
+            self._call.eof = value
+
+    def receive(self, chunk: bytes) -> None:
+        """As ``Call.receive``."""
+        if self._is_last:
+            self._call.receive(chunk)
+
+    def end(self, cut: BaseException | None = None) -> None:
+        """As ``Call.end``."""
+        if self._is_last and current.get() is self._call:
+            # Inside the middleware: it may make another attempt, so the call goes on.
+            self._call.eof = True
+        elif self._is_last:
+            self._call.end(cut)
+
+    @property
+    def _is_last(self) -> bool:
+        return len(self._call.attempts) == self._number
 
 
 def _websocket_hooks(base: Any) -> dict[str, Any]:

@@ -90,25 +90,22 @@ def _class_for(base: Any, mark: str, settings: Any, methods: Methods, is_pickled
     identity = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     # Empty slots: Python changes an object's class only to one of the same layout, and a base may have no `__dict__`.
     attributes = {**identity, "__slots__": (), mark: settings, **methods(base, settings)}
+
+    def reduced(thing: Any, protocol: Any) -> Any:
+        # A recording class cannot be imported by name: unpickling derives it again, from the base class.
+        make, arguments, *rest = base.__reduce_ex__(thing, protocol)
+        if make is not copyreg.__newobj__:  # type: ignore[attr-defined]
+            return make, arguments, *rest
+        return _new, (base, mark, settings, methods, *arguments[1:]), *rest
+
     if is_pickled:
-        attributes["__reduce_ex__"] = _reducer(base, (base, mark, settings, methods))
+        attributes["__reduce_ex__"] = reduced
     # By the base's metaclass, which may be ABCMeta.
     kind: Any = type(base)(base.__name__, (base,), attributes)
     # Made, the class needs the name no more; `dir` of a client would show it.
     del kind.__slots__
     made: type = kind
     return made
-
-
-def _reducer(base: Any, class_arguments: tuple[Any, ...]) -> Any:
-    def reduced(thing: Any, protocol: Any) -> Any:
-        # A recording class cannot be imported by name: unpickling derives it again, from the base class.
-        make, arguments, *rest = base.__reduce_ex__(thing, protocol)
-        if make is not copyreg.__newobj__:  # type: ignore[attr-defined]
-            return make, arguments, *rest
-        return _new, (*class_arguments, *arguments[1:]), *rest
-
-    return reduced
 
 
 def _new(base: Any, mark: str, settings: Any, methods: Methods, *arguments: Any) -> Any:

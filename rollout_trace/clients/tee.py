@@ -8,12 +8,12 @@ the stream: if it is that error, the call is made again without the field. The c
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.clients.exchange import content_of
-from rollout_trace.clients.recorder import ResponseHead
+from rollout_trace.clients.recorder import ResponseHead, content_of
 from rollout_trace.record.call import Call, end
 from rollout_trace.wire.added_chunks import AddedChunks
 from rollout_trace.wire.errors import error_of
@@ -42,8 +42,8 @@ def added_chunks(call: Call) -> AddedChunks | None:
 
 
 def hide_added(call: Call, response: Any) -> None:
-    """Takes such chunks out of a body that httpx or requests has read, and unpacked, before its caller gets it."""
-    if call.hides and call.is_text_stream:
+    """Takes what ``call.hides`` names out of a body that httpx or requests has read, and unpacked, for its caller."""
+    if call.is_text_stream:
         added = AddedChunks(call.hides)
         response._content = added.shown(response._content) + added.rest()
 
@@ -83,7 +83,8 @@ class SyncTee(_Tee):
             if added is not None and isinstance(error, Exception) and (rest := added.rest()):
                 yield rest
             raise
-        _exhausted(call)
+        call.eof = True
+        end(call)
         if added is not None and (rest := added.rest()):
             yield rest
 
@@ -111,7 +112,8 @@ class AsyncTee(_Tee):
             if added is not None and isinstance(error, Exception) and (rest := added.rest()):
                 yield rest
             raise
-        _exhausted(call)
+        call.eof = True
+        end(call)
         if added is not None and (rest := added.rest()):
             yield rest
 
@@ -119,14 +121,6 @@ class AsyncTee(_Tee):
         # As in `SyncTee.close`.
         end(self._call)
         await self._stream.aclose()
-
-
-def _exhausted(call: Call) -> None:
-    try:
-        call.eof = True
-    except Exception as error:
-        guard.failed("end", call, error)
-    end(call)
 
 
 @lru_cache(maxsize=32)
@@ -232,24 +226,19 @@ def _ahead(call: Call | None, response: Any, iterate: Callable[[Any], Any]) -> _
 
 
 def _refusal(call: Call, head: bytes | bytearray) -> bytes | None:
+    """The data of the error event that a stream begins with, where that may be a refusal of an added field."""
     peeks, call.peeks = call.peeks, None
     if not head or peeks is None:
         return None
-    content = _error_event(bytes(head[:_LONGEST_HEAD]))
+    name, _, data = bytes(head[:_LONGEST_HEAD]).lstrip().partition(b"\n")[0].partition(b":")
+    content = error = None
+    if name == b"data":
+        with suppress(ValueError):
+            value = loads(data)
+            error = value.get("error") if isinstance(value, dict) else None
+    if isinstance(error, dict) and error.get("code") in (400, 422):
+        content = data
     return content if peeks(content) else None
-
-
-def _error_event(head: bytes) -> bytes | None:
-    """The data of the error event that a stream begins with; None if it begins with something else."""
-    name, _, data = head.lstrip().partition(b"\n")[0].partition(b":")
-    if name != b"data":
-        return None
-    try:
-        value = loads(data)
-    except ValueError:
-        return None
-    error = value.get("error") if isinstance(value, dict) else None
-    return data if isinstance(error, dict) and error.get("code") in (400, 422) else None
 
 
 class _ReadAhead:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from rollout_trace import guard
 from rollout_trace.clients import recorder, sampler
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
-from rollout_trace.record.call import MAX_CALL_BYTES
+from rollout_trace.record.settings import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import EngineProfile
 
 if TYPE_CHECKING:
@@ -28,13 +28,9 @@ PROTOCOL: Final = "tinker.sample"
 _LOGPROBS_MODE: Final = "raw"
 _ENGINE: Final = EngineProfile("tinker")
 _ARGUMENTS: Final = (
-    "num_samples",
-    "include_prompt_logprobs",
-    "topk_prompt_logprobs",
-    "topk_sample_logprobs",
-    "prompt_alt_tokens_k",
+    "num_samples", "include_prompt_logprobs", "topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k",
     "prompt_logprobs_last_n",
-)
+)  # fmt: skip
 _ANSWER_EXTRA: Final = ("target_prompt_logprobs", "prompt_alt_tokens")
 
 
@@ -138,8 +134,16 @@ class _Run(Calls):
     def __init__(self, client: Any, settings: SamplerSettings, bound: BoundArguments) -> None:
         arguments = bound.arguments
         # In the client itself since 0.3x; before, the SDK asked its server.
-        request = {"model": getattr(client, "_base_model", None), **_prompt_fields(arguments["prompt"])}
-        request.update(_sampling(arguments["sampling_params"]))
+        request: dict[str, Any] = {"model": getattr(client, "_base_model", None)}
+        chunks = list(arguments["prompt"].chunks)
+        if all(hasattr(chunk, "tokens") for chunk in chunks):
+            request["prompt"] = [token for chunk in chunks for token in chunk.tokens]
+        else:
+            # With images it has no ids.
+            request["prompt_chunks"] = [_chunk(chunk) for chunk in chunks]
+        params = arguments["sampling_params"]
+        fields = params.model_dump() if hasattr(params, "model_dump") else vars(params)
+        request.update((name, value) for name, value in fields.items() if value is not None)
         request.update((name, arguments[name]) for name in _ARGUMENTS if arguments.get(name))
         session = getattr(client, "_sampling_session_id", None)
         if isinstance(session, str):
@@ -186,25 +190,12 @@ class _Waiter:
     add_result = add_exception = add_cancelled = done
 
 
-def _prompt_fields(prompt: Any) -> dict[str, Any]:
-    """The ids of a ``ModelInput``. One with images has none; then its parts are named."""
-    chunks = list(prompt.chunks)
-    if all(hasattr(chunk, "tokens") for chunk in chunks):
-        return {"prompt": [token for chunk in chunks for token in chunk.tokens]}
-    return {"prompt_chunks": [_chunk(chunk) for chunk in chunks]}
-
-
 def _chunk(chunk: Any) -> dict[str, Any]:
     named = {"type": getattr(chunk, "type", type(chunk).__name__)}
     tokens = getattr(chunk, "tokens", None)
     if tokens is not None:
         return {**named, "tokens": list(tokens)}
     return {**named, "expected_tokens": getattr(chunk, "expected_tokens", None)}
-
-
-def _sampling(params: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = params.model_dump() if hasattr(params, "model_dump") else dict(vars(params))
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _answer(response: Any, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from rollout_trace import guard
 from rollout_trace.clients import sampler
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
-from rollout_trace.record.call import MAX_CALL_BYTES
+from rollout_trace.record.settings import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import EngineProfile
 
 if TYPE_CHECKING:
@@ -178,8 +178,17 @@ class TransformersGeneration:
         """The positional arguments to pass on."""
         self.kwargs: dict[str, Any] = dict(kwargs)
         """The keyword arguments to pass on."""
-        if logprobs:
-            self._ask_for_scores()
+        config = copy.copy(self._given.get("generation_config"))
+        for name in ("return_dict_in_generate", "output_scores") if logprobs else ():
+            if config is None or name in self.kwargs:
+                self.kwargs[name] = True
+            else:
+                # transformers warns of arguments beside a configuration.
+                setattr(config, name, True)
+        if logprobs and len(self.args) > 1:
+            self.args = (self.args[0], config, *self.args[2:])
+        elif logprobs and config is not None:
+            self.kwargs["generation_config"] = config
         is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
         self.is_encoder_decoder: bool = is_encoder_decoder is True
         """Whether the input is read by an encoder, and does not come before the completion."""
@@ -187,19 +196,6 @@ class TransformersGeneration:
         self._inputs = _first(self._given.get("inputs"), self._given.get("input_ids"))
         self.prompts: list[list[int] | None] = self._prompts()
         """The prompt's ids of each row of the input, without pads; None where it was not given as ids."""
-
-    def _ask_for_scores(self) -> None:
-        config = copy.copy(self._given.get("generation_config"))
-        for name in ("return_dict_in_generate", "output_scores"):
-            if config is None or name in self.kwargs:
-                self.kwargs[name] = True
-            else:
-                # transformers warns of arguments beside a configuration.
-                setattr(config, name, True)
-        if len(self.args) > 1:
-            self.args = (self.args[0], config, *self.args[2:])
-        elif config is not None:
-            self.kwargs["generation_config"] = config
 
     def _value(self, name: str) -> Any:
         """A setting in force: of the arguments, the configuration that was passed, the model's, transformers' own."""
@@ -221,22 +217,19 @@ class TransformersGeneration:
             # Embeddings, images, audio; without any input there is one row, which begins with a token of its own.
             like = _first(self._embeds, inputs)
             return [None] * (1 if like is None else len(like))
-        mask = self._mask(inputs)
-        return [
-            row if kept is None else [token for token, keep in zip(row, kept, strict=True) if keep]
-            for row, kept in zip(inputs.tolist(), [None] * len(inputs) if mask is None else mask.tolist(), strict=True)
-        ]
-
-    def _mask(self, inputs: Any) -> Any:
-        """Which tokens the model attends to, [rows, prompt]; None: to all."""
+        # Which tokens the model attends to, [rows, prompt]; None: to all.
         mask = self._given.get("attention_mask")
         if mask is not None:
-            return mask if mask.dim() == 2 and mask.shape == inputs.shape else None
-        # As transformers does where no mask is given.
-        pad = self._value("pad_token_id")
-        if pad is None or pad in self._ends():
-            return None
-        return inputs != pad
+            mask = mask if mask.dim() == 2 and mask.shape == inputs.shape else None
+        else:
+            # As transformers does where no mask is given.
+            pad = self._value("pad_token_id")
+            mask = None if pad is None or pad in self._ends() else inputs != pad
+        if mask is None:
+            found: list[list[int] | None] = inputs.tolist()
+            return found
+        rows = zip(inputs.tolist(), mask.tolist(), strict=True)
+        return [[token for token, keep in zip(row, kept, strict=True) if keep] for row, kept in rows]
 
     def _ends(self) -> list[int]:
         ends = self._value("eos_token_id")
@@ -288,7 +281,12 @@ class TransformersGeneration:
             prompt = min(at // samples, len(self.prompts) - 1)
             completion, reason = self._completion(row, begin, len(lists))
             logprobs = None if scores is None else scores[at][: len(completion)]
-            own = self._prompt(prompt, row, begin)
+            own = self.prompts[prompt]
+            if self.is_encoder_decoder:
+                # What the encoder read does not come before the completion.
+                own = None
+            elif own is None and self._embeds is None and self._inputs is None:
+                own = row[:begin]
             found.append(Row(prompt, own, completion, logprobs, reason, self._doubt(completion, reason, len(lists))))
         return found, mode
 
@@ -303,14 +301,6 @@ class TransformersGeneration:
         if self._inputs is not None and self._inputs.dim() == 2 and not self._inputs.is_floating_point():
             return int(self._inputs.shape[1])
         return 0 if self._embeds is not None or self._inputs is not None else 1
-
-    def _prompt(self, at: int, row: Sequence[int], begin: int) -> list[int] | None:
-        if self.is_encoder_decoder:
-            # What the encoder read does not come before the completion.
-            return None
-        if self.prompts[at] is None and self._embeds is None and self._inputs is None:
-            return list(row[:begin])
-        return self.prompts[at]
 
     def _completion(self, row: list[int], begin: int, rows: int) -> tuple[list[int], Literal["stop", "length"]]:
         """The tokens that were sampled: to the end token, and without the pads of rows that ended before others."""

@@ -15,7 +15,7 @@ from rollout_trace import guard
 from rollout_trace.clients import recorder, sampler, vllm_json
 from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
 from rollout_trace.clients.tee import Ender
-from rollout_trace.record.call import MAX_CALL_BYTES
+from rollout_trace.record.settings import MAX_CALL_BYTES
 from rollout_trace.wire.profiles import profile
 
 if TYPE_CHECKING:
@@ -100,37 +100,20 @@ class _Run(Calls):
         count = len(prompts)
         each = vllm_json.params_of(params, count)
         loras = vllm_json.params_of(arguments.get("lora_request"), count)
-        version, mode = sampler.version_of(llm), _mode_of(llm)
-        self.facts = [_facts(version, mode, lora) for lora in loras]
+        config, version = getattr(llm, "model_config", None), sampler.version_of(llm)
+        # `raw` or `processed`; `raw_logits` or `processed_logits` where its numbers are no logprobs.
+        mode = getattr(config, "logprobs_mode", None)
+        mode = mode.removesuffix("_logprobs") if isinstance(mode, str) else None
+        versions = [getattr(lora, "lora_name", None) if version is None else version for lora in loras]
+        facts = [{"logprobs_mode": mode, "policy_version": one} for one in versions]
+        self.facts = [{name: value for name, value in one.items() if value is not None} for one in facts]
         self.sent = [one["prompt"] if isinstance(one.get("prompt"), list) else None for one in prompts]
         """The prompts that were sent as ids; None in place of the others."""
-        model = getattr(getattr(llm, "model_config", None), "model", None)
         requests = [
-            {"model": model, **prompt, **vllm_json.sampling_fields(one, lora)}
+            {"model": getattr(config, "model", None), **prompt, **vllm_json.sampling_fields(one, lora)}
             for prompt, one, lora in zip(prompts, each, loras, strict=True)
         ]
         super().__init__(settings.calls, PROTOCOL, map(sampler.encoded, requests))
-
-
-def _facts(version: Any, mode: str | None, lora: Any) -> dict[str, Any]:
-    version = getattr(lora, "lora_name", None) if version is None else version
-    named = {"logprobs_mode": mode, "policy_version": version}
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _mode_of(llm: Any) -> str | None:
-    """``raw`` or ``processed``; ``raw_logits`` or ``processed_logits`` where its numbers are no logprobs."""
-    mode = getattr(getattr(llm, "model_config", None), "logprobs_mode", None)
-    return mode.removesuffix("_logprobs") if isinstance(mode, str) else None
-
-
-def _prompts(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [vllm_json.prompt_fields(one) for one in vllm_json.prompts_of(arguments["prompts"])]
-
-
-def _conversations(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = vllm_json.conversations_of(arguments["messages"])
-    return [vllm_json.chat_fields(one, arguments) for one in found]
 
 
 def _begun(
@@ -187,11 +170,11 @@ def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
         return outputs
 
     made: dict[str, Callable[[], Any]] = {
-        "generate": lambda: recorded("generate", _prompts, with_outputs(vllm_json.answer_of)),
-        "chat": lambda: recorded("chat", _conversations, with_outputs(vllm_json.answer_of)),
-        "beam_search": lambda: recorded("beam_search", _prompts, with_outputs(vllm_json.beams_of)),
-        "enqueue": lambda: recorded("enqueue", _prompts, _enqueue),
-        "enqueue_chat": lambda: recorded("enqueue_chat", _conversations, _enqueue),
+        "generate": lambda: recorded("generate", vllm_json.prompts_in, with_outputs(vllm_json.answer_of)),
+        "chat": lambda: recorded("chat", vllm_json.conversations_in, with_outputs(vllm_json.answer_of)),
+        "beam_search": lambda: recorded("beam_search", vllm_json.prompts_in, with_outputs(vllm_json.beams_of)),
+        "enqueue": lambda: recorded("enqueue", vllm_json.prompts_in, _enqueue),
+        "enqueue_chat": lambda: recorded("enqueue_chat", vllm_json.conversations_in, _enqueue),
         "wait_for_completion": lambda: functools.wraps(base.wait_for_completion)(wait_for_completion),
     }
     methods = {name: make() for name, make in made.items() if hasattr(base, name)}
@@ -225,19 +208,15 @@ def _take(llm: Any, outputs: Any) -> list[Any]:
         one = queued.pop(str(getattr(output, "request_id", None)), None)
         if one is None:
             others.append(output)
-        else:
-            _answer(one, output)
+            continue
+        body = None
+        try:
+            body = vllm_json.answer_of(output, one.sent, one.facts)
+        except Exception as error:
+            guard.failed("answer", one.call, error)
+        finally:
+            sampler.answered(one.call, body)
     return others
-
-
-def _answer(one: _Queued, output: Any) -> None:
-    body = None
-    try:
-        body = vllm_json.answer_of(output, one.sent, one.facts)
-    except Exception as error:
-        guard.failed("answer", one.call, error)
-    finally:
-        sampler.answered(one.call, body)
 
 
 def _async_methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
@@ -273,7 +252,10 @@ async def _stream(call: Call, items: Any, deltas: vllm_json.Deltas, ender: Ender
     """What vLLM's generator yields; ends the call with its last item. ``ender`` ends it if it never begins."""
     try:
         async for output in items:
-            _receive(call, deltas, output)
+            try:
+                recorder.receive(call, sampler.encoded(deltas.next(output)) + b"\n")
+            except Exception as error:
+                guard.failed("receive", call, error)
             yield output
     except BaseException as error:
         # Where its reader closed it, or threw this in: vLLM aborts the request now, not when it is collected.
@@ -282,10 +264,3 @@ async def _stream(call: Call, items: Any, deltas: vllm_json.Deltas, ender: Ender
         raise
     recorder.finished(call)
     recorder.ended(call)
-
-
-def _receive(call: Call, deltas: vllm_json.Deltas, output: Any) -> None:
-    try:
-        recorder.receive(call, sampler.encoded(deltas.next(output)) + b"\n")
-    except Exception as error:
-        guard.failed("receive", call, error)

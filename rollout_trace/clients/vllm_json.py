@@ -23,11 +23,11 @@ _ANSWER_EXTRA = ("metrics", "num_cache_creation_tokens", "encoder_prompt_token_i
 _CHOICE_EXTRA = ("spec_decode_metrics",)
 
 
-def prompts_of(prompts: Any) -> Sequence[Any]:
+def prompts_in(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The prompts of a call, as vLLM takes them: one text, one object, one list of ids, or several of them."""
-    if isinstance(prompts, (str, bytes, Mapping)) or is_ids(prompts):
-        return [prompts]
-    return list(prompts)
+    prompts = arguments["prompts"]
+    is_one = isinstance(prompts, (str, bytes, Mapping)) or is_ids(prompts)
+    return [prompt_fields(one) for one in ([prompts] if is_one else prompts)]
 
 
 def is_ids(value: Any) -> bool:
@@ -40,9 +40,14 @@ def is_ids(value: Any) -> bool:
     )
 
 
-def conversations_of(messages: Any) -> Sequence[Any]:
-    """The conversations of ``LLM.chat``: one, or several."""
-    return [messages] if len(messages) and isinstance(messages[0], Mapping) else list(messages)
+def conversations_in(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The conversations of ``LLM.chat``, one or several: messages and tools, and what else shaped the prompts."""
+    messages = arguments["messages"]
+    is_one = len(messages) and isinstance(messages[0], Mapping)
+    shared = {"tools": list(arguments["tools"])} if arguments.get("tools") else {}
+    shared.update((name, arguments[name]) for name in _CHAT_FIELDS if arguments.get(name) is not None)
+    shared.update((name, arguments[name]) for name, usual in _CHAT_FLAGS.items() if arguments.get(name, usual) != usual)
+    return [{"messages": list(one), **shared} for one in ([messages] if is_one else messages)]
 
 
 def params_of(params: Any, count: int) -> list[Any]:
@@ -84,16 +89,6 @@ def prompt_fields(prompt: Any) -> dict[str, Any]:
     return found
 
 
-def chat_fields(messages: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The messages and tools of a request, and what else shaped its prompt."""
-    found = {"messages": list(messages)}
-    if arguments.get("tools"):
-        found["tools"] = list(arguments["tools"])
-    found.update((name, arguments[name]) for name in _CHAT_FIELDS if arguments.get(name) is not None)
-    found.update((name, arguments[name]) for name, usual in _CHAT_FLAGS.items() if arguments.get(name, usual) != usual)
-    return found
-
-
 def sampling_fields(params: Any, lora: Any) -> dict[str, Any]:
     """The sampling parameters that are not vLLM's defaults, always ``n``, ``temperature``, ``max_tokens``; the LoRA."""
     found: dict[str, Any] = {}
@@ -102,7 +97,10 @@ def sampling_fields(params: Any, lora: Any) -> dict[str, Any]:
         for name in _names(params):
             value = getattr(params, name, None)
             if value is not None and (name in _ALWAYS or value != defaults.get(name)):
-                found[name] = _set_fields(value) if name == "structured_outputs" else value
+                found[name] = value
+                if name == "structured_outputs":
+                    own = {key: one for key, one in vars_of(value).items() if one is not None and key[:1] != "_"}
+                    found[name] = own or value
         if hasattr(params, "beam_width"):
             found["use_beam_search"] = True
     if lora is not None:
@@ -124,10 +122,6 @@ def _defaults(kind: Any) -> Mapping[str, Any]:
         # Its parameters have no defaults, as those of a beam search.
         return {}
     return {name: getattr(plain, name, None) for name in _names(plain)}
-
-
-def _set_fields(value: Any) -> Any:
-    return {name: one for name, one in vars_of(value).items() if one is not None and not name.startswith("_")} or value
 
 
 def vars_of(value: Any) -> Mapping[str, Any]:
@@ -181,11 +175,6 @@ def choice_of(one: Any, begin: int = 0) -> dict[str, Any]:
         if max(map(len, scores), default=0) > 1:
             choice["top_tokens"] = _rows(scores)
     choice["finish_reason"], choice["stop_reason"] = one.finish_reason, one.stop_reason
-    _add_extras(choice, one, begin)
-    return choice
-
-
-def _add_extras(choice: dict[str, Any], one: Any, begin: int) -> None:
     mask, experts = getattr(one, "sampling_mask", None), getattr(one, "routed_experts", None)
     versions, extra = getattr(one, "weight_versions", None), _extra(one, _CHOICE_EXTRA)
     if mask is not None:
@@ -196,6 +185,7 @@ def _add_extras(choice: dict[str, Any], one: Any, begin: int) -> None:
         choice["weight_versions"] = [asdict(span) for span in versions]
     if extra:
         choice["extra"] = extra
+    return choice
 
 
 def beams_of(output: Any, sent: Any, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rollout_trace._field_docs import document_fields
 from rollout_trace.collection.items import Key
 from rollout_trace.data import costs, episodes
 from rollout_trace.data.model import Cost, Step, shared
-from rollout_trace.record.tally import reason_without_ids
+from rollout_trace.process.exits import reason_without_ids
 from rollout_trace.train.sequences import count_drift
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from rollout_trace.collection.tasks import recorded_task
 from rollout_trace.data import episodes
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import context, lifecycle, sink
-from rollout_trace.record.episode import change_episode, closed_inside
+from rollout_trace.record.lifecycle import change_episode, closed_inside
 from rollout_trace.record.recording import recording
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from rollout_trace._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rollout_trace.clients.anthropic import wrap_anthropic as wrap_anthropic
-    from rollout_trace.clients.common import client_kind as client_kind
-    from rollout_trace.clients.common import unwrap as unwrap
     from rollout_trace.clients.httpx import http_kind as http_kind
     from rollout_trace.clients.httpx import wrap_httpx as wrap_httpx
-    from rollout_trace.clients.openai import wrap_openai as wrap_openai
+    from rollout_trace.clients.sdks import client_kind as client_kind
+    from rollout_trace.clients.sdks import unwrap as unwrap
+    from rollout_trace.clients.sdks import wrap_anthropic as wrap_anthropic
+    from rollout_trace.clients.sdks import wrap_openai as wrap_openai
     from rollout_trace.clients.swap import ClassSwap as ClassSwap
     from rollout_trace.clients.transformers import TransformersGeneration as TransformersGeneration
     from rollout_trace.data.model import Completion as Completion
@@ -77,10 +77,8 @@ _HOMES = {
     "rollout_trace.record.lifecycle": ("recording_here",),
     "rollout_trace.record.recording": ("recording", "set_current_recording"),
     # Clients inside the framework's models, and objects without hooks.
-    "rollout_trace.clients.anthropic": ("wrap_anthropic",),
-    "rollout_trace.clients.common": ("client_kind", "unwrap"),
+    "rollout_trace.clients.sdks": ("client_kind", "unwrap", "wrap_anthropic", "wrap_openai"),
     "rollout_trace.clients.httpx": ("http_kind", "wrap_httpx"),
-    "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.clients.swap": ("ClassSwap",),
     "rollout_trace.clients.transformers": ("TransformersGeneration",),
     "rollout_trace.wire.engine": ("Engine",),

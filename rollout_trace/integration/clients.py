@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from rollout_trace.clients import google, stainless
-from rollout_trace.clients.anthropic import wrap_anthropic
-from rollout_trace.clients.common import client_kind
-from rollout_trace.clients.openai import wrap_openai
+from rollout_trace.clients.sdks import client_kind, wrap_anthropic, wrap_openai
 from rollout_trace.record import state
 from rollout_trace.wire.engine import resolve
 
 if TYPE_CHECKING:
-    from rollout_trace.record.call import Settings
+    from rollout_trace.record.settings import Settings
     from rollout_trace.wire.engine import Engine
     from rollout_trace.wire.profiles import EngineName
 

@@ -1,22 +1,207 @@
-"""Child processes of an instrumented process record too, as children of the trajectory that started them."""
+"""Child processes record too, as children of the trajectory that starts them.
+
+By environment variables, which ``subprocess`` and ``multiprocessing`` of an instrumented process hand on by themselves.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial, wraps
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
+from rollout_trace.data.episodes import episode_of
+from rollout_trace.file.addresses import absolute, is_folder_target
+from rollout_trace.file.writer import check_path
 from rollout_trace.guard import hidden_frame
-from rollout_trace.process.child_tasks import Forking, Inherited, Task
-from rollout_trace.process.environment import environment_for, variables_for_python
+from rollout_trace.process import options
+from rollout_trace.process.child_tasks import BOOT, Forking, Inherited, Task, python_path
 from rollout_trace.process.patches import Patches, wrapping
 from rollout_trace.process.threads import POOL_METHODS, carried_callback, with_callables, with_nothing_current
-from rollout_trace.record import ancestry
-from rollout_trace.record.ancestry import OUTPUT, PARENT
+from rollout_trace.record import ancestry, scope
+from rollout_trace.record.ancestry import ENGINE, NAME, OUTPUT, PARENT, RUN, TASK, Ancestor
+from rollout_trace.record.recording import current_recording, open_recordings
+from rollout_trace.record.state import log_of, state_of
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.record.recording import recording
+
+for_children: dict[str, str] = {}
+"""Variables that every process started from here is given, a clean environment too: a test's, whose model servers are
+stood in for. What the variables point to is of this process, and so are they."""
+_run = os.urandom(16).hex()
+"""The run's id, where the environment has none."""
+
+
+def child_environment(
+    *, output: str | os.PathLike[str] | None = None, boot: str | os.PathLike[str] | None = None
+) -> dict[str, str]:
+    """Environment variables for a child process whose calls belong to this episode.
+
+        subprocess.run(command, env={**os.environ, **rt.child_environment()})
+
+    A Python process that has them, and rollout_trace installed, records its model calls as ``rollout-trace run`` does,
+    and appends its trajectories to the file of the recording that is open here. They are children of the trajectory
+    that is current here, of its latest step. Other programs are not affected. In an instrumented process
+    (``rt.instrument()``, ``rollout-trace run``), ``subprocess`` and ``multiprocessing`` hand them on by themselves.
+
+    Where nothing is recorded, and no ``output`` is given, there are none: the child runs without recording.
+
+    Args:
+        output: path of the file or folder as the child sees it, in a container, say, that has it at another place; or
+            an address.
+        boot: the folder ``rollout_trace/process/boot`` of the child's own installation, where that is not at the same
+            place. The child's ``PYTHONPATH`` begins with it; that of this process is left out then.
+
+    Raises:
+        RuntimeError: the recording cannot be handed on: its target is no file, or it has ``redact=``, whose rules the
+            child would not keep. Give ``output``, another file.
+        TypeError: ``output`` or ``boot`` is no path.
+        ValueError: ``output`` is no name of a file that trajectories can be written to, or ``boot`` is empty.
+    """
+    if output is not None and not (isinstance(output, (str, os.PathLike)) and is_folder_target(output)):
+        check_path(output)
+    if boot is not None and not (isinstance(boot, (str, os.PathLike)) and os.fspath(boot)):
+        kind = ValueError if boot == "" else TypeError
+        raise kind(f"boot={boot!r:.80}: expected the path of the folder rollout_trace/process/boot.")
+    own = None if output is not None else _recording()
+    file = os.environ.get(OUTPUT) if own is None else own.path
+    if own is not None and (problem := _problem(own, file)) is not None:
+        raise RuntimeError(
+            f"rt.child_environment(): {problem}. Give the child a file of its own: "
+            'rt.child_environment(output="child.jsonl").'
+        )
+    found = _variables(file if output is None else absolute(output))
+    if found:
+        _expect_calls()
+        path = os.environ.get("PYTHONPATH") if boot is None else None
+        found["PYTHONPATH"] = python_path(path, BOOT if boot is None else os.fspath(boot))
+    return found
+
+
+def _problem(own: recording, file: str | None) -> str | None:
+    if file is None:
+        return f"the recording to {own.name} writes to no file"
+    return f"the recording to {own.name} has redact=, which another process would not keep" if own.is_redacted else None
+
+
+def _recording() -> recording | None:
+    """The recording that a trajectory opened here would go to; None without one."""
+    state = None if (here := scope.here()) is None else state_of(here)
+    for own in (None if state is None else state.recording, current_recording()):
+        if own is not None and own.is_open:
+            return own
+    others = open_recordings()
+    return others[0] if len(others) == 1 else None
+
+
+def _variables(output: str | None) -> dict[str, str]:
+    """The variables but for ``PYTHONPATH``; none without a file."""
+    if not output:
+        return {}
+    parent = _parent()
+    values = {
+        OUTPUT: output,
+        RUN: os.environ.get(RUN) or _run,
+        ENGINE: options.engine_in_force() or os.environ.get(ENGINE),
+        NAME: os.environ.get(NAME),
+        TASK: os.environ.get(TASK),
+        PARENT: None if parent is None else parent.text,
+        credentials.SECRET_HEADERS: credentials.secret_headers(),
+    }
+    return {name: value for name, value in values.items() if value}
+
+
+def variables_here() -> dict[str, str]:
+    """The variables for a process that is started here; none where nothing is recorded, or it cannot be handed on."""
+    own = _recording()
+    file = os.environ.get(OUTPUT) if own is None else own.path
+    return {} if own is not None and _problem(own, file) is not None else _variables(file)
+
+
+def variables_for_python() -> dict[str, str]:
+    """``variables_here`` for a Python function in another process, which may make the calls of this trajectory.
+
+    Never raises, save under pytest.
+    """
+    try:
+        found = variables_here()
+        if found:
+            _expect_calls()
+        return found
+    except Exception as error:
+        guard.failed("child process", None, error)
+        return {}
+
+
+def _expect_calls() -> None:
+    """Counts a child of the current trajectory: where it has no call of its own, that is no reason to warn."""
+    state = None if (here := scope.here()) is None else state_of(here)
+    if state is not None:
+        state.children_opened += 1
+
+
+def _parent() -> Ancestor | None:
+    """The parent of trajectories of a process that is started here; that of this process's own where none is open."""
+    here: Trajectory | None = scope.here()
+    if (here is None or not here.is_open) and ancestry.program is not None:
+        here = ancestry.program() or here
+    # Open in the process that this one was forked from, too.
+    log = log_of(here)
+    if here is None or log is None:
+        return ancestry.ancestor()
+    episode, state = episode_of(here), state_of(here)
+    if state is not None and state.recording is not None:
+        state.recording.others.started.add(episode)
+    return Ancestor(episode, here.id, log.last_step_id())
+
+
+def mark_environment(patches: Patches) -> None:
+    """Sets the run's id in this process's environment: one that a program makes has it if it was made from that.
+
+    Such a one is given the other variables when a process is started with it; a clean one stays clean.
+    """
+    if RUN not in os.environ:
+        os.environ[RUN] = _run
+        patches.on_undo(lambda: os.environ.pop(RUN) if os.environ.get(RUN) == _run else None)
+
+
+def environment_for(given: Any) -> dict[Any, Any] | None:
+    """The environment of a new process whose starter gave ``given``, None for this process's own.
+
+    Returns:
+        A copy with the variables; None where it stays as it is: nothing is recorded, or it is no copy of this
+        process's own, and there is nothing for all children.
+    """
+    # How the names of a copy of this process's environment are written: as text, or as bytes. None if it is none.
+    encode: Callable[[str], Any] | None = str if given is None else None
+    for one in (str, os.fsencode) if given is not None else ():
+        # `os.environ` takes no bytes.
+        with suppress(TypeError):
+            if one(RUN) in given or one(OUTPUT) in given:
+                encode = one
+                break
+    ours = {} if encode is None else variables_here()
+    if not (ours or for_children):
+        return None
+    given = os.environ if given is None else given
+    if encode is None:
+        encode = os.fsencode if any(isinstance(name, bytes) for name in given) else str
+    if ours:
+        path = given.get(encode("PYTHONPATH"))
+        ours["PYTHONPATH"] = python_path(None if path is None else os.fsdecode(path))
+    ours |= for_children
+    if all(given.get(encode(name)) == encode(value) for name, value in ours.items()):
+        return None
+    return {**given, **{encode(name): encode(value) for name, value in ours.items()}}
+
+
+# What hands them on
 
 _ENV = 11
 """Position of ``env`` among the arguments of ``Popen``, after the object itself."""
@@ -32,21 +217,20 @@ def _popen(original: Callable[..., None], /, *args: Any, **kwargs: Any) -> None:
 
 
 def _patch_asyncio(module: ModuleType, patches: Patches) -> None:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        async def create_subprocess(*args: Any, **kwargs: Any) -> Any:
+            if patches.is_active:
+                kwargs = _with_named_environment(kwargs)
+            with hidden_frame:
+                return await original(*args, **kwargs)
+
+        return create_subprocess
+
     # The loops of asyncio itself use `Popen`; uvloop does not.
     for owner in (module, module.subprocess):
         for name in ("create_subprocess_exec", "create_subprocess_shell"):
-            patches.replace(owner, name, partial(_create_subprocess, patches))
-
-
-def _create_subprocess(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    async def create_subprocess(*args: Any, **kwargs: Any) -> Any:
-        if patches.is_active:
-            kwargs = _with_named_environment(kwargs)
-        with hidden_frame:
-            return await original(*args, **kwargs)
-
-    return create_subprocess
+            patches.replace(owner, name, make)
 
 
 def _with_named_environment(kwargs: dict[str, Any]) -> dict[str, Any]:

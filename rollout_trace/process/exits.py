@@ -1,6 +1,6 @@
 """The end of a process of a run: closes the program's trajectory with its outcome and reward, and tells of it.
 
-The lines that it prints are those of ``rollout-trace run``.
+The lines that it prints are those of ``rollout-trace run``: trajectories, steps, tokens, why ids are missing.
 """
 
 from __future__ import annotations
@@ -10,21 +10,104 @@ import json
 import os
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rollout_trace import guard
+from rollout_trace._threads import renew_after_fork
+from rollout_trace.data import costs
+from rollout_trace.data.model import shared
 from rollout_trace.guard import printable
 from rollout_trace.process import rewards
 from rollout_trace.process.boot.sitecustomize import NOTHING, OUTPUT, UNSEEN, left_by_children
 from rollout_trace.process.patches import Patches
-from rollout_trace.record import process_end, program, tally
+from rollout_trace.record import process_end, program, sink
 from rollout_trace.record.ancestry import ENGINE
-from rollout_trace.record.tally import Tally
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
 
 _PREFIX = "rollout-trace: "
 _REASONS = 5
 """Most reasons for missing ids that are printed."""
+
+_ROOTS = 2
+"""Most roots whose ids are kept: it matters only whether there is exactly one."""
+_COUNTED = ("orphans", "not_model_calls", "trajectories_lost", "recorder_errors")
+"""Counters of ``rt.stats()`` that are added."""
+
+
+class Tally:
+    """Counts of one process, or the sum of several."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins anew."""
+        self.files: Counter[str] = Counter()
+        """Trajectories by the file that they were written to."""
+        self.roots: list[tuple[str, str]] = []
+        """Ids and files of the first trajectories without a parent."""
+        self.counts: Counter[str] = Counter()
+        """``steps``, ``with_ids``, ``input``, ``output`` (tokens), ``..._unknown`` (calls without a count of them), and
+        counters of ``rt.stats()``."""
+        self.without_ids: Counter[str] = Counter()
+        """Steps without token ids, by the reason."""
+
+    def add(self, trajectory: Trajectory, target: str) -> None:
+        """Counts a trajectory that was written to a target. Decodes nothing."""
+        self.files[target] += 1
+        if trajectory.parent_id is None and len(self.roots) < _ROOTS:
+            self.roots.append((trajectory.id, target))
+        for step in trajectory.steps:
+            self.counts["steps"] += 1
+            if shared(step, "completion_token_ids") is not None:
+                self.counts["with_ids"] += 1
+            else:
+                self.without_ids[reason_without_ids(step)] += 1
+        for call in costs.calls_of(trajectory.steps):
+            for name in ("input", "output"):
+                if (tokens := costs.tokens_of(call, name)) is not None:
+                    self.counts[name] += tokens
+                elif costs.has_consumed(call):
+                    self.counts[f"{name}_unknown"] += 1
+
+    def as_json(self) -> dict[str, Any]:
+        """The counts, for another process."""
+        stats = guard.stats()
+        self.counts.update({name: getattr(stats, name) for name in _COUNTED if hasattr(stats, name)})
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
+
+    def merge(self, other: dict[str, Any]) -> None:
+        """Adds what ``as_json`` of another process gave."""
+        for name in ("files", "counts", "without_ids"):
+            getattr(self, name).update(other[name])
+        self.roots = [*self.roots, *(tuple(root) for root in other["roots"])][:_ROOTS]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to tell."""
+        return not self.files and not any(self.counts.values())
+
+
+def reason_without_ids(step: Step) -> str:
+    """Why a step has no completion ids, in words that are the same for all such steps."""
+    if step.token_issue is not None:
+        # The rest is particular to one call, such as what a server answered.
+        return step.token_issue.message.partition(" (")[0].removesuffix(".")
+    if step.status == "ok":
+        return "the answer has no completion"
+    return {"error": "the call failed", "cached": "the answer came from a cache"}.get(
+        step.status, f"the call is {step.status}"
+    )
+
+
+_tally = Tally()
+# A forked process has written nothing yet.
+renew_after_fork(_tally, Tally.reset)
 
 _patches: Patches | None = None
 _reported_in: int | None = None
@@ -32,32 +115,31 @@ _reported_in: int | None = None
 
 
 def watch() -> None:
-    """Has the end of this process, and of those forked from it, close the program's trajectory first."""
+    """Counts what is written, and has the end of this process, and of those forked from it, close and tell."""
     global _patches
     if _patches is not None:
         return
+    sink.on_written.append(_tally.add)
     process_end.add_closer(_end_program, first=True)
     process_end.add_closer(report)
     _patches = Patches()
-    # It runs no function of `atexit`, and ends every process that `multiprocessing` has forked.
-    _patches.replace(os, "_exit", _closing_before)
 
-
-def _closing_before(exit_now: Callable[[int], Any]) -> Callable[[int], Any]:
-    def _exit(status: int) -> Any:
-        try:
-            process_end.close_all()
-        except Exception:
+    def closing_before(exit_now: Callable[[int], Any]) -> Callable[[int], Any]:
+        def _exit(status: int) -> Any:
             # The program ends, whatever happens here.
-            pass
-        return exit_now(status)
+            with contextlib.suppress(Exception):
+                process_end.close_all()
+            return exit_now(status)
 
-    return _exit
+        return _exit
+
+    # It runs no function of `atexit`, and ends every process that `multiprocessing` has forked.
+    _patches.replace(os, "_exit", closing_before)
 
 
 def _end_program() -> None:
     """Closes the program's trajectory. Runs before what closes the others, as aborted."""
-    if _is_first():
+    if _first_id() == str(os.getpid()):
         guard.run_all("reward", rewards.give_to_open)
     if process_end.is_signalled():
         program.close(status="aborted")
@@ -71,44 +153,30 @@ def report() -> None:
     if _reported_in == os.getpid():
         return
     _reported_in = os.getpid()
-    own = tally.own()
-    if not _is_first():
-        if _is_first_alive():
-            _leave(own)
+    if _first_id() != str(os.getpid()):
+        _leave(_tally)
         return
-    total = gathered(own)
-    guard.run_all("reward", lambda: rewards.give_to_written(total))
+    total = gathered(_tally)
+    if total.files:
+        guard.run_all("reward", lambda: rewards.give_to_written(total.roots))
     if "ROLLOUT_TRACE_QUIET" not in os.environ and sys.stderr is not None:
         show(total, sys.stderr)
     process_end.keep_interrupt()
 
 
-def _is_first() -> bool:
-    """Whether this is the process whose end is the end of the run: the first Python process of the command."""
-    return _first_id() == str(os.getpid())
-
-
-def _is_first_alive() -> bool:
-    """Whether the first process still runs, so that what is left for it will be read."""
-    first = _first_id()
-    if not first.isdigit() or sys.platform == "win32":
-        return False
-    try:
-        os.kill(int(first), 0)
-    except OSError:
-        return False
-    return True
-
-
 def _first_id() -> str:
-    """Its process id; empty where there is none."""
+    """Id of the process whose end is the end of the run, the first Python process of the command; empty without one."""
     return os.environ.get("ROLLOUT_TRACE_FIRST", "").partition(":")[2].partition(":")[0]
 
 
 def _leave(own: Tally) -> None:
-    """Leaves the counts of this process for the first one of the run, in a file beside the output."""
-    counts = own.as_json()
-    if own.is_empty:
+    """Leaves the counts of this process for the first one of the run, if that runs, in a file beside the output."""
+    counts, first = own.as_json(), _first_id()
+    if own.is_empty or not first.isdigit() or sys.platform == "win32":
+        return
+    try:
+        os.kill(int(first), 0)
+    except OSError:
         return
     line = json.dumps(counts).encode() + b"\n"
     # One write to a file opened to append: those of other processes cannot come between.
@@ -159,7 +227,14 @@ def lines_of(total: Tally, why: str | None = None) -> list[str]:
     counts = total.counts
     lines = []
     if total.files:
-        lines.append(f"{_amounts(total)} in {_files(total)}")
+        parts = [_many(sum(total.files.values()), "trajectory"), _many(counts["steps"], "step")]
+        for name, what in (("input", "prompt"), ("output", "sampled")):
+            at_least = "at least " if counts[f"{name}_unknown"] else ""
+            if counts[name] or not at_least:
+                parts.append(f"{at_least}{counts[name]:,} {what} tokens")
+        own = os.environ.get(OUTPUT)
+        files = map(_near, sorted(total.files, key=lambda path: (path != own, path)))
+        lines.append(f"{', '.join(parts)} in {', '.join(map(printable, files))}")
         missing = counts["steps"] - counts["with_ids"]
         if missing:
             lines.append(f"no token ids in {missing:,} of {_many(counts['steps'], 'step')}: {_reasons(total)}")
@@ -177,21 +252,6 @@ def lines_of(total: Tally, why: str | None = None) -> list[str]:
     if counts["recorder_errors"]:
         lines.append(f"{_many(counts['recorder_errors'], 'failure')} of the recorder; the log above has them")
     return lines
-
-
-def _amounts(total: Tally) -> str:
-    counts = total.counts
-    parts = [_many(sum(total.files.values()), "trajectory"), _many(counts["steps"], "step")]
-    for name, what in (("input", "prompt"), ("output", "sampled")):
-        at_least = "at least " if counts[f"{name}_unknown"] else ""
-        if counts[name] or not at_least:
-            parts.append(f"{at_least}{counts[name]:,} {what} tokens")
-    return ", ".join(parts)
-
-
-def _files(total: Tally) -> str:
-    own = os.environ.get(OUTPUT)
-    return ", ".join(printable(_near(path)) for path in sorted(total.files, key=lambda path: (path != own, path)))
 
 
 def _near(path: str) -> str:

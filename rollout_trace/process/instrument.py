@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace.process import children, options
 from rollout_trace.process import threads as threads_module
-from rollout_trace.process.environment import mark_environment
 from rollout_trace.process.imports import watch
 from rollout_trace.process.libraries import LIBRARIES, RecordedClients
 from rollout_trace.process.litellm import FRAMEWORKS
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from rollout_trace.wire.profiles import EngineName
 
 _openai, _anthropic = RecordedClients(options.OPENAI), RecordedClients(options.ANTHROPIC)
-
-
 _SDKS = Part(
     {"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch},
     end=lambda: guard.run_all("instrument", _openai.give_back, _anthropic.give_back),
@@ -33,11 +30,11 @@ _SDKS = Part(
 _FRAMEWORKS = Part(FRAMEWORKS)
 _HTTP = Part(LIBRARIES)
 _THREADS = Part(threads_module.MODULES, begin=threads_module.begin)
-_CHILDREN = Part(children.MODULES, begin=mark_environment)
-
+_CHILDREN = Part(children.MODULES, begin=children.mark_environment)
 
 _GROUP = "rollout_trace.integrations"
 """The entry point group of integrations, as in ``rollout_trace.integration.installed``: that is in a room above."""
+
 
 _hooks: Part | None = None
 
@@ -45,12 +42,8 @@ _hooks: Part | None = None
 def _hooks_part() -> Part:
     """Starts the hook of each installed integration when its framework has been imported."""
     global _hooks
-    if _hooks is None:
-        _hooks = Part(_found())
-    return _hooks
-
-
-def _found() -> dict[str, Callable[[ModuleType, Patches], None]]:
+    if _hooks is not None:
+        return _hooks
     # Takes milliseconds to import, and is needed here alone.
     from importlib import metadata
 
@@ -62,7 +55,8 @@ def _found() -> dict[str, Callable[[ModuleType, Patches], None]]:
                 starts.setdefault(about.module, []).append((entry.name, about.start))
         except Exception as error:
             _warn(entry.name, error)
-    return {module: partial(_start, named) for module, named in starts.items()}
+    _hooks = Part({module: partial(_start, named) for module, named in starts.items()})
+    return _hooks
 
 
 def _start(named: list[tuple[str, str]], module: ModuleType, patches: Patches) -> None:
@@ -89,14 +83,14 @@ class Instrumentation(Handle):
         super().__init__(parts)
 
     def _begin(self) -> None:
-        options.push(self._options)
+        options.opened.append(self._options)
         state.is_instrumented = options.is_active
         if watch.look not in lifecycle.before_opening:
             lifecycle.before_opening.append(watch.look)
 
     def _end(self) -> None:
         # Before classes are put back: a call that begins meanwhile is not recorded.
-        options.remove(self._options)
+        options.opened.remove(self._options)
 
     def undo(self) -> None:
         """Puts classes, import hooks and threads back as they were, unless another ``rt.instrument()`` is not undone.

@@ -17,7 +17,7 @@ from rollout_trace import guard
 from rollout_trace.clients import aiohttp, httpx, lm15, requests, stainless
 from rollout_trace.process.options import HTTP
 from rollout_trace.process.patches import Patches
-from rollout_trace.record.call import Settings
+from rollout_trace.record.settings import Settings
 
 
 class RecordedClients:
@@ -32,15 +32,14 @@ class RecordedClients:
         """Replaces the methods of the SDK's base classes: of ``openai._base_client``, or anthropic's."""
         for name, first in (("SyncAPIClient", _first), ("AsyncAPIClient", _first_async)):
             kind = getattr(module, name)
-            is_async = first is _first_async
-            patches.replace(kind, "__init__", functools.partial(self._made, patches=patches, is_async=is_async))
+            patches.replace(kind, "__init__", functools.partial(self._made, patches=patches))
             patches.replace(kind, "request", functools.partial(first, patches=patches, clients=self))
 
-    def adopt(self, client: Any, *, is_async: bool) -> None:
+    def adopt(self, client: Any) -> None:
         """Makes a client record, unless it does: then it keeps its settings. Never raises, save under pytest."""
         try:
             if not stainless.is_recording(type(client)):
-                stainless.swap(client, self._settings, is_async=is_async)
+                stainless.swap(client, self._settings)
             # A copy of one of ours has its class already.
             if self._is_ours(client):
                 key, clients = id(client), self._clients
@@ -61,13 +60,13 @@ class RecordedClients:
         settings = stainless.settings_of(client)
         return settings is not None and settings.source is self._settings.source
 
-    def _made(self, init: Any, patches: Patches, is_async: bool) -> Any:
+    def _made(self, init: Any, patches: Patches) -> Any:
         @functools.wraps(init)
         def __init__(client: Any, *args: Any, **kwargs: Any) -> None:
             with guard.hidden_frame:
                 init(client, *args, **kwargs)
             if patches.is_active:
-                self.adopt(client, is_async=is_async)
+                self.adopt(client)
 
         return __init__
 
@@ -82,7 +81,7 @@ def _first(request: Any, patches: Patches, clients: RecordedClients) -> Any:
                 return request(client, *args, **kwargs)
             # A client made before. Not by its new class: a `request` of the user's own, which calls this, would run
             # twice.
-            clients.adopt(client, is_async=False)
+            clients.adopt(client)
             return first(client, *args, **kwargs)
 
     return replaced
@@ -96,7 +95,7 @@ def _first_async(request: Any, patches: Patches, clients: RecordedClients) -> An
         with guard.hidden_frame:
             if not patches.is_active or stainless.is_recording(type(client)):
                 return await request(client, *args, **kwargs)
-            clients.adopt(client, is_async=True)
+            clients.adopt(client)
             return await first(client, *args, **kwargs)
 
     return replaced
@@ -107,12 +106,11 @@ _Senders: TypeAlias = "tuple[tuple[str, str, Callable[..., Any]], ...]"
 
 
 def _patch_senders(senders: _Senders, module: ModuleType, patches: Patches) -> None:
+    def replacement(name: str, make: Callable[..., Any], original: Any) -> Any:
+        return make(SimpleNamespace(**{name: original}), HTTP)
+
     for owner, name, make in senders:
-        patches.replace(getattr(module, owner), name, functools.partial(_replacement, name, make))
-
-
-def _replacement(name: str, make: Callable[..., Any], original: Any) -> Any:
-    return make(SimpleNamespace(**{name: original}), HTTP)
+        patches.replace(getattr(module, owner), name, functools.partial(replacement, name, make))
 
 
 _HTTPX = (("Client", "send", httpx.recorded_send), ("AsyncClient", "send", httpx.recorded_send_async))

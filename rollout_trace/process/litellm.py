@@ -18,7 +18,6 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 from rollout_trace import guard
@@ -163,64 +162,42 @@ class _Frame(ModelFrame):
         return [] if self._is_seen else super().steps()
 
 
-_CORES = {"litellm.router_python_core": "PythonCore", "litellm.router_rust.core": "_Driver"}
+_LATER = ("litellm.router_python_core", "litellm.router_rust")
 """Where litellm's router is since 1.109.2, and since 1.110."""
+_CACHED = {"_convert_cached_result_to_model_response": _convert}
+_DISCARDED = {
+    "_should_raise_content_policy_error": _should_raise,
+    "_should_raise_anthropic_refusal_error": _should_raise,
+    "_blocked_error": _blocked_error,
+}
+_CHECKED = {"post_call_processing": _process}
 
 
-def patch_cache(module: ModuleType, patches: Patches) -> None:
-    """Replaces what runs for each answer of litellm's cache."""
-    name = "_convert_cached_result_to_model_response"
-    if not _replace(module.LLMCachingHandler, name, _convert, patches):
-        _warn(name)
+def _replace(
+    kind: str | None, functions: Mapping[str, Callable[..., Any]], missing: str, module: Any, patches: Patches
+) -> None:
+    """Replaces those functions that a class of a module has, or the module itself; warns where it has none.
+
+    They have private names. Calls are recorded all the same.
+    """
+    owner = module if kind is None else getattr(module, kind, None)
+    found = [name for name in functions if hasattr(owner, name)]
+    for name in found:
+        patches.wrap(owner, name, functions[name])
+    if not found and not (kind == "Router" and any(map(find_spec, _LATER))):
+        guard.warn_once(
+            f"litellm:{missing}",
+            f"this release of litellm has no {missing}: answers that litellm takes from its cache, or discards, are "
+            "not marked as such in an instrumented process. litellm 1.110.2 has it.",
+        )
 
 
-def patch_router(module: ModuleType, patches: Patches) -> None:
-    """Replaces what decides that litellm's Router throws an answer away, where the router is this module."""
-    later = ("litellm.router_python_core", "litellm.router_rust")
-    if not _patch_discards(module.Router, patches) and not any(map(find_spec, later)):
-        _warn("_should_raise_content_policy_error")
-
-
-def patch_core(kind: str, module: ModuleType, patches: Patches) -> None:
-    """Does the same in a module of later releases."""
-    if not _patch_discards(getattr(module, kind, None), patches):
-        _warn(f"{kind}._blocked_error")
-
-
-def patch_utils(module: ModuleType, patches: Patches) -> None:
-    """Replaces the checks of answers in litellm."""
-    if not _replace(module, "post_call_processing", _process, patches):
-        _warn("post_call_processing")
-
-
-def _patch_discards(owner: Any, patches: Patches) -> bool:
-    found = [
-        _replace(owner, "_should_raise_content_policy_error", _should_raise, patches),
-        _replace(owner, "_should_raise_anthropic_refusal_error", _should_raise, patches),
-        _replace(owner, "_blocked_error", _blocked_error, patches),
-    ]
-    return any(found)
-
-
-def _replace(owner: Any, name: str, function: Callable[..., Any], patches: Patches) -> bool:
-    if hasattr(owner, name):
-        patches.wrap(owner, name, function)
-    return hasattr(owner, name)
-
-
-def _warn(name: str) -> None:
-    # Private names. Calls are recorded all the same.
-    guard.warn_once(
-        f"litellm:{name}",
-        f"this release of litellm has no {name}: answers that litellm takes from its cache, or discards, are not "
-        "marked as such in an instrumented process. litellm 1.110.2 has it.",
-    )
-
-
+_replaced = functools.partial(functools.partial, _replace)
 FRAMEWORKS: dict[str, Callable[[Any, Patches], None]] = {
-    "litellm.caching.caching_handler": patch_cache,
-    "litellm.router": patch_router,
-    **{name: functools.partial(patch_core, kind) for name, kind in _CORES.items()},
-    "litellm.utils": patch_utils,
+    "litellm.caching.caching_handler": _replaced("LLMCachingHandler", _CACHED, *_CACHED),
+    "litellm.router": _replaced("Router", _DISCARDED, "_should_raise_content_policy_error"),
+    "litellm.router_python_core": _replaced("PythonCore", _DISCARDED, "PythonCore._blocked_error"),
+    "litellm.router_rust.core": _replaced("_Driver", _DISCARDED, "_Driver._blocked_error"),
+    "litellm.utils": _replaced(None, _CHECKED, *_CHECKED),
 }
 """The modules to wait for, and what replaces their functions."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from rollout_trace.clients import anthropic, openai
+from rollout_trace.clients import sdks
 from rollout_trace.clients.detect import by_host
-from rollout_trace.record.call import Settings
+from rollout_trace.record.settings import Settings
 from rollout_trace.wire.engine import engine_text, resolve
 from rollout_trace.wire.profiles import AUTO
 from rollout_trace.wire.protocols import protocol_of_path
@@ -95,24 +95,13 @@ def _is_at(url: str, key: str) -> bool:
     return key in (host, parts.hostname) or place == key or place.startswith(f"{key}/")
 
 
-_open: list[Options] = []
+opened: list[Options] = []
 """Of the ``rt.instrument()`` calls that are not undone, in their order."""
-
-
-def push(options: Options) -> None:
-    """Makes these the options in force."""
-    _open.append(options)
-
-
-def remove(options: Options) -> None:
-    """Takes options out, whether they are the latest or not."""
-    if options in _open:
-        _open.remove(options)
 
 
 def is_active() -> bool:
     """Whether a ``rt.instrument()`` is not undone."""
-    return bool(_open)
+    return bool(opened)
 
 
 def engine_in_force() -> str | None:
@@ -124,8 +113,8 @@ def engine_in_force() -> str | None:
 def _latest() -> Options | None:
     """The latest options that have an engine; without such, the latest of all."""
     # A copy: other threads may open and undo some.
-    opened = list(reversed(_open))
-    return next((one for one in opened if one.has_engine), opened[0] if opened else None)
+    found = list(reversed(opened))
+    return next((one for one in found if one.has_engine), found[0] if found else None)
 
 
 def _in_force(template: Settings, address: Callable[[], object]) -> Settings | None:
@@ -134,8 +123,8 @@ def _in_force(template: Settings, address: Callable[[], object]) -> Settings | N
 
 
 # One object each for as long as the process runs: classes are made for settings.
-OPENAI: Settings = Settings(openai.protocol_of, source=lambda address: _in_force(OPENAI, address))
-ANTHROPIC: Settings = Settings(anthropic.protocol_of, source=lambda address: _in_force(ANTHROPIC, address))
+OPENAI: Settings = Settings(sdks.protocol_of, source=lambda address: _in_force(OPENAI, address))
+ANTHROPIC: Settings = Settings(sdks.anthropic_protocol_of, source=lambda address: _in_force(ANTHROPIC, address))
 HTTP: Settings = Settings(
     protocol_of_path, source=lambda address: _in_force(HTTP, address), is_http=True, is_guess=True
 )

@@ -11,18 +11,60 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from rollout_trace.process import routes
+from rollout_trace import guard
+from rollout_trace._threads import lock_for
+from rollout_trace.clients import recorder
 from rollout_trace.process.patches import Handle, Part, Patches
-from rollout_trace.process.routes import CALL_HEADER, Redirected, Route, call_header, target_of
+
+CALL_HEADER = "x-rollout-trace-call"
+"""Header of a redirected request that is an attempt of a recorded call: ``PID/CALL``. A forked process has its own."""
+
+
+class Redirected(NamedTuple):
+    """Where a request is sent instead."""
+
+    url: str
+    headers: dict[str, str]
+    """Added to those of the request; names in lower case."""
+
+
+Route: TypeAlias = Callable[[str, str, "bytes | None"], "Redirected | None"]
+"""From method, URL and body of a request (None: a stream, which only its HTTP library may read) to where it is sent;
+None: it is left alone. Called on any thread."""
+
+_lock = lock_for(__name__)
+_routes: tuple[Route, ...] = ()
+
+
+def target_of(method: str, url: str, body: bytes | None) -> Redirected | None:
+    """Where a request is sent instead, by the first route that says so; None: where it would be."""
+    for route in _routes:
+        try:
+            found = route(method, url, body)
+        except Exception as error:
+            guard.failed("redirect", None, error)
+            continue
+        if found is not None:
+            return Redirected(found.url, {**found.headers, **call_header()})
+    return None
+
+
+def call_header() -> dict[str, str]:
+    """The header of a request that is sent in this context: empty where no recorded call sends it."""
+    call = recorder.current.get()
+    # A task that was begun inside a call keeps the variable when the call has ended.
+    return {} if call is None or call.ended is not None else {CALL_HEADER: f"{os.getpid()}/{call.id}"}
+
 
 _DIRECT = "_rollout_trace_direct"
 _PORTS = {"http": 80, "https": 443}
@@ -207,8 +249,25 @@ def _redirect_lm15(module: ModuleType, patches: Patches) -> None:
     """Replaces what sends a request in both transports of lm15, and what they call for it."""
     transports: Any = module
     sync, async_ = transports.StdlibTransport, transports.StdlibAsyncTransport
-    patches.replace(sync, "stream", lambda original: _noting(original, patches))
-    patches.replace(async_, "_do_stream", lambda original: _noting_async(original, patches))
+
+    def noting(original: Any) -> Any:
+        @functools.wraps(original)
+        def stream(self: Any, request: Any) -> Any:
+            with _noted(request, patches):
+                return original(self, request)
+
+        return stream
+
+    def noting_async(original: Any) -> Any:
+        @functools.wraps(original)
+        async def _do_stream(self: Any, request: Any) -> Any:
+            with _noted(request, patches):
+                return await original(self, request)
+
+        return _do_stream
+
+    patches.replace(sync, "stream", noting)
+    patches.replace(async_, "_do_stream", noting_async)
     for kind in (sync, async_):
         home: Any = sys.modules[kind.__module__]
         patches.replace(home, "parse_url", _parsed)
@@ -228,24 +287,6 @@ def _noted(request: Any, patches: Patches) -> Iterator[None]:
         yield
     finally:
         _target.reset(token)
-
-
-def _noting(original: Any, patches: Patches) -> Any:
-    @functools.wraps(original)
-    def stream(self: Any, request: Any) -> Any:
-        with _noted(request, patches):
-            return original(self, request)
-
-    return stream
-
-
-def _noting_async(original: Any, patches: Patches) -> Any:
-    @functools.wraps(original)
-    async def _do_stream(self: Any, request: Any) -> Any:
-        with _noted(request, patches):
-            return await original(self, request)
-
-    return _do_stream
 
 
 def _parsed(original: Any) -> Any:
@@ -305,11 +346,18 @@ class Redirection(Handle):
         self._route = route
         super().__init__([_LIBRARIES])
         # Once all methods are replaced: a request goes through all of them, or through none.
-        routes.add(route)
+        global _routes
+        with _lock:
+            # Asked before those that are there already.
+            _routes = (route, *_routes)
 
     def _end(self) -> None:
         # Answers that are being read are read to their end.
-        routes.remove(self._route)
+        global _routes
+        with _lock:
+            # Of a route that was added twice, once.
+            at = _routes.index(self._route)
+            _routes = (*_routes[:at], *_routes[at + 1 :])
 
 
 def redirect(route: Route) -> Redirection:

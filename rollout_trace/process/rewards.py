@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rollout_trace.data import user_values
 from rollout_trace.guard import describe, printable
 from rollout_trace.record import program
-from rollout_trace.record.tally import Tally
 
 FILE = "ROLLOUT_TRACE_REWARD_FROM"
 BEFORE = "ROLLOUT_TRACE_REWARD_BEFORE"
@@ -86,18 +86,19 @@ def give_to_open() -> None:
         trajectory.metrics = {**(trajectory.metrics or {}), **found.metrics}
 
 
-def give_to_written(total: Tally) -> None:
+def give_to_written(roots: Sequence[tuple[str, str]]) -> None:
     """Notes what the file holds in the output, where the program has no trajectory of its own but one with no parent.
 
     Of several it is not known which one is meant.
+
+    Args:
+        roots: ids and files of the trajectories without a parent.
     """
     path = os.environ.get(FILE)
     if path is None or _state["is_given"]:
         return
     _state["is_given"] = True
-    if not total.files:
-        return
-    if len(total.roots) != 1:
+    if len(roots) != 1:
         _warn(path, "it is one reward, and the program has recorded several trajectories: use rt.reward() in it")
         return
     found = _read_or_warn(path)
@@ -105,7 +106,7 @@ def give_to_written(total: Tally) -> None:
         return
     from rollout_trace.file.annotate import annotate
 
-    trajectory, target = total.roots[0]
+    trajectory, target = roots[0]
     annotate(target, trajectory, **{name: value for name, value in found._asdict().items() if value is not None})
 
 

@@ -79,15 +79,11 @@ class Run:
     def remove(self) -> None:
         """Gives the thread back the ``run`` that it had."""
         thread = self.thread
-        if thread.__dict__.get("run") is not self:
-            return
-        own = getattr(self.run, "__self__", None) is thread and getattr(self.run, "__func__", None) is getattr(
-            type(thread), "run", None
-        )
-        if own:
+        if thread.__dict__.get("run") is self:
             del thread.__dict__["run"]
-        else:
-            thread.__dict__["run"] = self.run
+            # An attribute of its own, and not the method of its class.
+            if thread.run != self.run:
+                thread.__dict__["run"] = self.run
 
 
 def with_nothing_current(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

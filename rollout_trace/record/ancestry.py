@@ -1,7 +1,8 @@
-"""The trajectory, in another process, that this process was started by: the parent of those that it opens.
+"""This process among others: the trajectory that started it, and what is noted for the processes that it starts.
 
-It reaches a process through the environment variable ``ROLLOUT_TRACE_PARENT``, a child of ``multiprocessing`` through
-an attribute of its process object, and a worker process of a pool with each task.
+It is the parent of those that this process opens. It reaches a process through the environment variable
+``ROLLOUT_TRACE_PARENT``, a child of ``multiprocessing`` through an attribute of its process object, and a worker
+process of a pool with each task.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import os
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace import guard
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.record.state import Episode
 
 OUTPUT = "ROLLOUT_TRACE_OUTPUT"
 """Variable: absolute path of the file that a child process appends its trajectories to."""
@@ -56,8 +57,9 @@ class _Task(NamedTuple):
 _task: ContextVar[_Task | None] = ContextVar("rollout_trace_task", default=None)
 """The task of a pool that runs here: it may come from another trajectory than the one that started the process."""
 
-task_closers: list[Callable[[str, BaseException | None], Any]] = []
-"""Called at the end of a pool's task, in its process: with the id of the task, and the exception that ended it."""
+close_task: Callable[[str, BaseException | None], object] | None = None
+"""Called at the end of a pool's task, in its process, with the id of the task and the exception that ended it; set as
+``program`` is."""
 
 program: Callable[[], Trajectory | None] | None = None
 """Gives the program's own trajectory, where it has been opened; set by what opens it. Never opens one."""
@@ -102,10 +104,87 @@ def begin_task(parent: Ancestor | None) -> Token[_Task | None]:
 
 
 def end_task(begun: Token[_Task | None], error: BaseException | None) -> None:
-    """Ends it: ``error`` is the exception that it raised. Runs the functions of ``task_closers``."""
+    """Ends it: ``error`` is the exception that it raised."""
     task = _task.get()
     try:
-        if task is not None:
-            guard.run_all("task", *(partial(close, task.id, error) for close in task_closers))
+        if task is not None and close_task is not None:
+            close_task(task.id, error)
     finally:
         _task.reset(begun)
+
+
+class OtherProcesses:
+    """What a recording notes at its end for other processes, which write trajectories of the same episodes.
+
+    Args:
+        output: its file or folder; None where nothing can be noted, as at an address.
+    """
+
+    def __init__(self, output: str | None) -> None:
+        self._output = output
+        self.started: set[str] = set()
+        """Episodes in which a process was started."""
+        self._rewards: dict[str, dict[str | None, float]] = {}
+        """By the id of the trajectory that gives them, and the name of the part."""
+        self._rewarded: set[str] = set()
+        """Their episodes."""
+        self._size: int | None = None
+        """Of the file when the recording began; None where no trajectory of another process is around it."""
+        self._around: set[str] = set()
+        """Episodes of trajectories that were opened inside those of another process."""
+        if self._output is not None and ancestor() is not None and not os.path.isdir(self._output):
+            self._size = os.path.getsize(self._output) if os.path.exists(self._output) else 0
+
+    def add(self, episode: Episode) -> None:
+        """Takes closed trajectories that are to be written."""
+        # On use, here and below: a process that is started may never make a call.
+        from rollout_trace.data.episodes import episode_of
+
+        outermost = episode.members[0].trajectory
+        if self._size is not None and outermost.parent_id is not None:
+            self._around.add(episode_of(outermost))
+        for member in episode.members:
+            one, state = member.trajectory, member.state
+            if state is not None and state.child_rewards and episode_of(one) in self.started:
+                given = {name: value for name, (value, giver) in state.child_rewards.items() if giver == one.id}
+                self._rewards[one.id] = given
+                self._rewarded.add(episode_of(one))
+
+    def note(self) -> None:
+        """Notes in the output what follows from the trajectories of the other processes that are written by now.
+
+        Raises:
+            WriteError, OSError: the output cannot be read, or the notes cannot be written.
+        """
+        # Not of a device.
+        if self._output is None or not (os.path.isfile(self._output) or os.path.isdir(self._output)):
+            return
+        if self._around and self._size is not None:
+            from rollout_trace.file.annotate import attempts_in, leave_out
+
+            # Who started this process has perhaps written since that the attempt was thrown away. What it wrote
+            # before it looked itself is seen here; what is written after that, it sees.
+            thrown = attempts_in(self._output, since=self._size).thrown
+            leave_out(self._output, thrown & self._around)
+        if self._rewarded:
+            self._give_rewards(self._output)
+
+    def _give_rewards(self, output: str) -> None:
+        """Notes rewards for trajectories that have no such one of their own; the innermost giver's counts."""
+        from rollout_trace.data.episodes import lineage
+        from rollout_trace.file.annotate import append_notes, checked_note, of_episodes
+
+        found = [(file, one.id, one.parent_id, one.reward, one.rewards or {})
+                 for file, one in of_episodes(output, self._rewarded)]  # fmt: skip
+        parents = {own: parent for _, own, parent, _, _ in found}
+        notes: dict[str, list[dict[str, Any]]] = {}
+        for file, own, _, reward, rewards in found:
+            given: dict[str | None, float] = {}
+            for giver in lineage(own, parents):
+                given = {**(self._rewards.get(giver, {}) if giver != own else {}), **given}
+            parts = {name: value for name, value in given.items() if name is not None and name not in rewards}
+            whole = given.get(None) if reward is None else None
+            if parts or whole is not None:
+                notes.setdefault(file, []).append(checked_note(own, {"reward": whole, "rewards": parts}))
+        for file, of_file in notes.items():
+            append_notes(file, of_file)

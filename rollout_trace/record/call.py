@@ -1,79 +1,32 @@
-"""A running call: timestamps, raw bytes, and the settings of its client. Nothing is decoded before it has ended."""
+"""A running call: timestamps, raw bytes within a limit, and the settings of its client.
+
+Nothing is decoded before it has ended. A request body longer than the limit is not kept: a part of it could not be
+read. Of a longer response the first bytes are, and the rest is counted; so of one that is longer than ``UNPACKED``
+times the limit once its content encoding is undone. Comment lines of event streams (heartbeats) are removed as they
+come, and do not count.
+"""
 
 from __future__ import annotations
 
 import math
-import threading
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rollout_trace import guard
-from rollout_trace._threads import renew_after_fork
 from rollout_trace.data.counts import COST_HEADER
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
-from rollout_trace.record.bounds import KeptBytes
-from rollout_trace.record.decoder import decoder
 from rollout_trace.wire.errors import error_of
+from rollout_trace.wire.sse import without_comments
 
 if TYPE_CHECKING:
     from rollout_trace.data.exact_turn import ExactTurn
-    from rollout_trace.data.model import LogprobsMode, Step
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.wire.engine import Engine
-    from rollout_trace.wire.profiles import EngineProfile
-
-
-MAX_CALL_BYTES = 64 * 1024 * 1024
-"""The default of ``Settings.max_call_bytes``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of one wrapped class."""
-
-    protocol_of: Callable[[str, str], str | None]
-    """From HTTP method and path to the protocol; None for requests that do not generate."""
-    engine: EngineProfile | None = None
-    """The engine whose capture fields are added to requests; None sends what the caller sends."""
-    keep_bytes: bool = False
-    """Whether steps keep the request and response bodies."""
-    trajectory: Callable[[], Trajectory | None] | None = None
-    """Weak reference to the trajectory that the client is bound to; None if the context decides."""
-    logprobs_mode: LogprobsMode | None = None
-    """Distribution of the server's logprobs, if the user set it: it overrides the default of the engine."""
-    max_call_bytes: int = MAX_CALL_BYTES
-    """Most bytes that are kept of a request body, and of a response body as it arrives."""
-    wishes: Engine | None = None
-    """What is asked for beside ids and logprobs; None where nothing is. With ``auto``, of whatever engine is found."""
-    source: Callable[[Callable[[], object]], Settings | None] | None = None
-    """Where the settings in force are looked up when a call begins, from what returns the server's address; None: these
-    are. It returns None where nothing is recorded. For clients that are recorded because the process is."""
-    is_http: bool = False
-    """Whether calls are requests of an HTTP library. What is sent again with the same bytes is a retry then: no SDK
-    shows which requests are one call."""
-    is_guess: bool = False
-    """Whether a request was taken for a call by its path and its body alone. One whose answer is none is dropped."""
-    quiet: bool = False
-    """Whether wishes that cannot be met are not warned of: those of test calls."""
-
-
-def check_call_bytes(value: object) -> int:
-    """Checks a ``max_call_bytes`` argument and returns it.
-
-    Raises:
-        TypeError: no whole number.
-        ValueError: below 1.
-    """
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"max_call_bytes={value!r:.80}: expected a whole number of bytes, such as 64 * 1024 * 1024.")
-    if value < 1:
-        raise ValueError(f"max_call_bytes={value}: expected at least 1 byte; the default is {MAX_CALL_BYTES:,}.")
-    return value
+    from rollout_trace.data.model import Step
+    from rollout_trace.record.settings import Settings
 
 
 @dataclass(slots=True)
@@ -97,25 +50,17 @@ class CallLog(Protocol):
     def call_amended(self, call: Call) -> None: ...
 
 
-class EndedOnce(guard.HoldsFaults, Protocol):
-    """A call, or one attempt of it, that a stream ends."""
-
-    def end(self, cut: BaseException | None = None) -> None:
-        """Ends it; ``cut`` is the exception that broke the stream off."""
-
-
 JOURNAL_SECONDS = 1.0
 """Seconds between two records of one stream in flight in the journal."""
-PENDING_LIMIT = 4 * 1024 * 1024
-"""Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
-LARGE = 64 * 1024
-"""Most bytes of a response that is decoded by the caller of another call (about 3 ms); a thread decodes longer ones."""
-_PACKED = 8
-"""Times by which a compressed response counts more: it is longer once unpacked."""
-_REQUEST = 16
-"""Times by which a request counts less: it is split into messages, most of which are known already."""
-BACKLOG_LIMIT = 256 * 1024 * 1024
-"""Most bytes that wait for that thread; beyond it callers decode large calls too, which keeps the bytes bounded."""
+UNPACKED = 4
+"""The limit of an unpacked response, as a multiple of that of one as it arrives."""
+PIECE = 256 * 1024
+"""Bytes of a stream that are searched for comments at a time: about a millisecond of work."""
+_TAIL = 512
+_DONE = re.compile(rb"\ndata: ?\[DONE\]")
+
+just_ended: deque[Call] = deque()
+"""Calls that nobody has collected since. Appended to without a lock: the garbage collector may do so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +129,18 @@ class AttemptMark:
         return self.known.get("content-type")
 
 
-class Call(KeptBytes):
+class Call:
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
-    __slots__ = ("_id", "agent", "attempts", "began", "cut", "ended", "endpoint", "eof", "exact_turn", "failure",
-                 "faults", "first_byte", "hides", "journal_due", "journal_progress", "log", "on_ids_not_served",
-                 "path_model", "peeks", "profile", "protocol", "refusals",
-                 "request_digest", "settings", "started", "steps")  # fmt: skip
+    __slots__ = ("_checked", "_id", "_tail", "agent", "attempts", "began", "chunks", "cut", "ended", "endpoint", "eof",
+                 "exact_turn", "failure", "faults", "first_byte", "held", "hides", "is_decompressed", "journal_due",
+                 "journal_progress", "left_out", "limit", "log", "mark", "on_ids_not_served", "path_model", "peeks",
+                 "profile", "protocol", "refusals", "request", "request_digest", "request_left_out", "settings",
+                 "started", "steps")  # fmt: skip
 
     def __init__(self, settings: Settings, protocol: str) -> None:
-        super().__init__(settings.max_call_bytes)
+        self.limit = settings.max_call_bytes
+        """Most bytes that are kept of the request, and of the response as it arrives."""
         self._id: str | None = None
         self.settings = settings
         self.protocol = protocol
@@ -240,15 +187,44 @@ class Call(KeptBytes):
         """Failures of the recorder during this call."""
         self.steps: list[Step] | None = None
         """The decoded steps; None until then."""
+        self.forget_bytes()
+
+    def forget_bytes(self) -> None:
+        """Begins anew, for another attempt."""
+        self.request: bytes | None = None
+        """Request body; None where it is unknown, or too long to keep."""
+        self.request_left_out = 0
+        """Bytes of a request body that was too long to keep."""
+        self.chunks: list[bytes] = []
+        """Response body, as far as it has arrived, up to the limit."""
+        self.held = 0
+        """Bytes in ``chunks``."""
+        self.left_out = 0
+        """Bytes of the response that came after those in ``chunks``."""
+        self.is_decompressed = False
+        """Whether the response was given without its content encoding: as a whole, or by a library that undoes it."""
+        self._tail = b""
+        self.mark = min(PIECE, self.limit)
+        """The number of held bytes above which there is something to do."""
+        # The chunks before it have been searched for comments.
+        self._checked = 0
 
     def attempt(self, content: bytes | None) -> None:
-        """Begins an attempt with this request body (None if unknown). Bytes of an earlier attempt are dropped."""
+        """Begins an attempt: a request is about to be sent. Of earlier attempts only status, times and errors are kept.
+
+        ``content`` is the body, exactly as it is sent; None if it is unknown (a stream).
+        """
+        # Middleware may have read an earlier attempt to its end.
+        self.eof = False
         guard.attempt_began()
         if self.attempts or self.chunks:
             self.forget_bytes()
             self.first_byte = None
         self.attempts.append(AttemptMark())
-        self.keep_request(content)
+        if content is not None and len(content) > self.limit:
+            self.request_left_out = len(content)
+        else:
+            self.request = content
 
     def attempt_failed(self, error: BaseException | None) -> None:
         """Ends an attempt that got no response, or one that the SDK retries."""
@@ -265,17 +241,25 @@ class Call(KeptBytes):
     ) -> None:
         """Records the head of the response that the caller gets; its body may follow."""
         if self.attempts:
-            for redirect in redirects:
-                self._redirected(*redirect)
             mark = self.attempts[-1]
+            for earlier in redirects:
+                # One that the HTTP client followed: an attempt of its own, before the one that is open.
+                guard.attempt_began()
+                followed = AttemptMark()
+                followed.started, followed.began = mark.started, mark.began
+                followed.status, followed.headers = earlier
+                self.attempts.insert(-1, followed)
             mark.status, mark.headers = status, headers
 
     def body(self, content: bytes) -> None:
         """Records the whole response body, already decompressed."""
+        limit = self.limit
         # Looked up only where it decides how much is kept.
-        is_long = len(content) > self.limit
-        self.keep_body(content, is_encoded=is_long and self._header("content-encoding") is not None)
-        self.eof = True
+        if len(content) > limit and self._header("content-encoding") is not None:
+            limit *= UNPACKED
+        kept = content if len(content) <= limit else content[: self.limit]
+        self.chunks, self.held, self.left_out = [kept], len(kept), len(content) - len(kept)
+        self.is_decompressed = self.eof = True
         self._end_attempt()
 
     def receive(self, chunk: bytes) -> None:
@@ -306,7 +290,7 @@ class Call(KeptBytes):
             self._end_attempt(self.cut)
             # Last: once it is set, another thread may decode the call.
             self.ended = time.perf_counter()
-            pending.ended.append(self)
+            just_ended.append(self)
             if (log := self.log) is not None:
                 log.call_ended(self)
         elif self.failure is not None and self.log is not None:
@@ -344,83 +328,84 @@ class Call(KeptBytes):
     def _header(self, name: str) -> str | None:
         return self.attempts[-1].known.get(name) if self.attempts else None
 
-    def _redirected(self, status: int, headers: Mapping[str, str]) -> None:
-        """Records a redirect that the HTTP client followed: an attempt of its own."""
-        guard.attempt_began()
-        mark, last = AttemptMark(), self.attempts[-1]
-        mark.started, mark.began = last.started, last.began
-        mark.status, mark.headers = status, headers
-        # Before the attempt that is open: the answer to come belongs to the last mark.
-        self.attempts.insert(-1, mark)
+    # Its bytes
+
+    def size(self) -> int:
+        """Number of bytes held until the call is decoded."""
+        return len(self.request or b"") + self.held
+
+    def drop_bytes(self) -> None:
+        """Drops the bodies of a call that has been decoded."""
+        self.chunks, self.request, self.held = [], None, 0
+
+    def past_mark(self) -> None:
+        """Removes comments from what came since the last time, and keeps the response within its limit.
+
+        To be called when ``held`` has exceeded ``mark``.
+        """
+        if not self.left_out:
+            self._remove_comments()
+        while self.held > self.limit:
+            # The latest chunk; once some bytes were left out all of it is, or the stream would have a gap.
+            chunk = self.chunks.pop()
+            kept = chunk[: max(len(chunk) - (self.held - self.limit), 0)]
+            rest = chunk[len(kept) :]
+            self.held -= len(rest)
+            self.left_out += len(rest)
+            self._tail = (self._tail + rest[-_TAIL:])[-_TAIL:]
+            if kept:
+                self.chunks.append(kept)
+        self.mark = self.limit if self.left_out else min(self.held + PIECE, self.limit)
+
+    def saw_done(self) -> bool:
+        """Whether the part of an uncompressed stream that was left out ended with the event [DONE]."""
+        return self.encoding is None and _DONE.search(self._tail) is not None
+
+    def has_last_event(self) -> bool:
+        """Whether what has arrived of an uncompressed stream ends with the event [DONE]."""
+        return self.encoding is None and _DONE.search(b"".join(self.chunks[-8:])[-_TAIL:]) is not None
+
+    def set_done(self) -> None:
+        """Of a recovered call, whose tail is not stored: ``saw_done`` is True."""
+        self._tail = b"\ndata: [DONE]"
+
+    def what_is_missing(self, *, has_more: bool) -> str | None:
+        """A sentence on what is not kept; None where all is.
+
+        ``has_more``: what is kept of the response unpacks to more than the limit of an unpacked one.
+        """
+        parts = []
+        if self.request_left_out:
+            parts.append(f"the request has {self.request_left_out:,} bytes, and none are kept")
+        if self.left_out:
+            parts.append(f"the response has {self.held + self.left_out:,} bytes, and the first {self.held:,} are kept")
+        if has_more:
+            unpacked = f"unpack to more than {UNPACKED * self.limit:,}, and the first {self.limit:,} of them are read"
+            parts.append(f"{self.held:,} bytes of the response {unpacked}")
+        return f"{'; '.join(parts)} (max_call_bytes is {self.limit:,})." if parts else None
+
+    def _remove_comments(self) -> None:
+        """Removes the comment lines from the chunks since ``_checked``, which then come before it."""
+        if not self.is_text_stream or self.encoding is not None:
+            return
+        piece = b"".join(self.chunks[self._checked :])
+        begins_line = not self._checked or self.chunks[self._checked - 1].endswith(b"\n")
+        start = 0 if begins_line else piece.find(b"\n") + 1
+        end = piece.rfind(b"\n") + 1
+        before, lines, rest = piece[:start], piece[start:end], piece[max(start, end) :]
+        kept = without_comments(lines)
+        # A comment whose end has not come is looked at again; a very long one is not, or it would be for ever.
+        is_open = rest.startswith(b":") and len(rest) < PIECE and (begins_line or start > 0)
+        if len(kept) < len(lines) or is_open:
+            done = [part for part in (before, kept, b"" if is_open else rest) if part]
+            self.chunks[self._checked :] = [*done, rest] if is_open else done
+            self.held -= len(lines) - len(kept)
+            self._checked += len(done)
+        else:
+            self._checked = len(self.chunks)
 
 
-class _Pending:
-    """Finished calls that are not decoded yet, oldest first, and the total of their bytes."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Drops all calls, in a forked process: they are the other's, and a thread of it may have held the lock."""
-        self.ended: deque[Call] = deque()
-        """Calls that ended since ``drain`` ran last. Appended to without a lock: the garbage collector may do so."""
-        self._sizes: dict[Call, int] = {}
-        self._total = 0
-        # Reentrant: while the lock is held, the garbage collector may close an agent (a generator), and its calls.
-        self._lock = threading.RLock()
-
-    def drain(self) -> None:
-        """Collects finished calls and decodes the oldest once more than ``PENDING_LIMIT`` bytes wait."""
-        while self.ended:
-            try:
-                call = self.ended.popleft()
-            except IndexError:
-                # Another thread has taken the last one since `while` looked.
-                return
-            # Its trajectory may have closed meanwhile and decoded it: then it does not wait.
-            if call.steps is None:
-                try:
-                    self._add(call)
-                except Exception as error:
-                    guard.failed("pending", call, error)
-        while self._total > PENDING_LIMIT:
-            with self._lock:
-                oldest = next(iter(self._sizes), None)
-                size = self._remove(oldest)
-            if oldest is None:
-                return
-            _decode_soon(oldest, size)
-
-    def _add(self, call: Call) -> None:
-        size = call.size()
-        with self._lock:
-            self._total += size - self._sizes.get(call, 0)
-            self._sizes[call] = size
-        if call.steps is not None:
-            # Decoded while it was added.
-            self.discard(call)
-        elif call.settings.wishes is not None and call.settings.wishes.exact_turns:
-            # The next call needs its ids: decoded while the agent does something else.
-            decoder.submit(call, 0, partial(decode, call))
-
-    def discard(self, call: Call) -> None:
-        """Counts a call no more."""
-        if call in self._sizes:
-            with self._lock:
-                self._remove(call)
-
-    def _remove(self, call: Call | None) -> int:
-        size = 0 if call is None else self._sizes.pop(call, 0)
-        self._total -= size
-        return size
-
-
-pending = _Pending()
-
-renew_after_fork(pending, _Pending.reset)
-
-
-def end(call: EndedOnce, cut: BaseException | None = None) -> None:
+def end(call: Call, cut: BaseException | None = None) -> None:
     """Ends a call, whatever fails in it. Never raises, save under pytest. For finalizers too: it takes no lock."""
     try:
         call.end(cut)
@@ -429,39 +414,6 @@ def end(call: EndedOnce, cut: BaseException | None = None) -> None:
             # Otherwise its trajectory would wait for it until its recording ends.
             call.ended = time.perf_counter()
         guard.failed("end", call, error)
-
-
-deferred: deque[Callable[[], object]] = deque()
-"""Functions that ``drain`` runs, once each: for what a call's end cannot do, which may be a finalizer."""
-
-
-def drain() -> None:
-    """Collects finished calls. Only for places where locks may be taken and calls decoded: not for finalizers."""
-    while deferred:
-        try:
-            deferred.popleft()()
-        except IndexError:
-            break
-    pending.drain()
-
-
-def decode(call: Call, *, wait: bool = True) -> bool:
-    """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
-
-    Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of the same log.
-    """
-    pending.discard(call)
-    log = call.log
-    return log is None or log.decode(call, wait=wait)
-
-
-def _decode_soon(call: Call, size: int) -> None:
-    """Decodes a finished call here if that is quick, else on the decoder's thread."""
-    work = call.held * (1 if call.encoding is None else _PACKED) + len(call.request or b"") // _REQUEST
-    if work <= LARGE and decode(call, wait=False):
-        return
-    if decoder.backlog + size > BACKLOG_LIMIT or not decoder.submit(call, size, partial(decode, call)):
-        decode(call)
 
 
 NAMES = ("content-type", "content-encoding", "x-request-id", "request-id", COST_HEADER)

@@ -22,11 +22,10 @@ from rollout_trace.data.model import (
     TokenIssue,
     amend,
     new_attempt,
-    new_step,
     shared,
 )
 from rollout_trace.data.redact import changed_fields
-from rollout_trace.record.bounds import UNPACKED
+from rollout_trace.record.call import UNPACKED
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import unpack
 from rollout_trace.wire.engine import EXTRA_OF, NO_TOP_K, Wish, lacks_top_k, value_at, wishes_for
@@ -35,8 +34,7 @@ from rollout_trace.wire.profiles import AUTO, profile_of_step, sends_no_ids
 from rollout_trace.wire.steps import Stores, exchange_of, requests_ids
 
 if TYPE_CHECKING:
-    from rollout_trace.data.exact_turn import ExactTurn
-    from rollout_trace.data.model import Attempt, LogprobsMode, ToolCall, ToolRun
+    from rollout_trace.data.model import Attempt, ToolCall, ToolRun
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.call import AttemptMark, Call
     from rollout_trace.wire.engine import Engine
@@ -55,10 +53,16 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
         streamed = streamed or call.is_stream
         for step in steps:
             _add_call_fields(step, call, streamed=streamed, has_more=has_more or bool(call.left_out))
-        if steps:
-            _add_header_cost(steps[0], call, streamed=streamed)
-        _report_missing(steps, call.what_is_missing(has_more=has_more))
+        header = call.attempts[-1].known.get(COST_HEADER) if steps and call.attempts else None
+        amount = None if header is None else amount_in(header)
+        # Headers come before a stream: there a zero says that the cost was not known yet.
+        if amount is not None and (amount or not streamed) and provider_cost(steps[0]) is None:
+            amend(steps[0], cost=Cost(amount=amount, source="provider"))
+        if (missing := call.what_is_missing(has_more=has_more)) is not None:
+            guard.warn_once("bytes_left_out", f"a call was too long to keep whole: {missing}")
         for step in steps:
+            if missing is not None and (step.token_issue is None or step.token_issue.code != "recorder_failed"):
+                _withhold_tokens(step, TokenIssue(code="bytes_left_out", message=missing))
             if call.settings.wishes is not None or step.status == "error":
                 _add_missing_extras(step, call, streamed=streamed)
         if credentials.any_known():
@@ -152,75 +156,45 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
     first_byte = call.first_byte if streamed else None
     engine = call.profile
     status, error = _outcome(step, call, streamed=streamed, has_more=has_more)
-    facts = {
-        "agent": call.agent,
-        "engine": None if engine is None or engine is AUTO else engine.name,
-        "started_at": _utc(call.started),
-        "latency": _latency(call),
+    amend(
+        step,
+        agent=call.agent,
+        engine=None if engine is None or engine is AUTO else engine.name,
+        started_at=_utc(call.started),
+        latency=_latency(call),
         # Since the last attempt began, not the call: retries and their delays are not the model's time.
-        "time_to_first_token": None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
-        "attempts": tuple([_attempt(mark) for mark in call.attempts]),
-        "status": status,
-        "error": error,
-    }
-    amend(step, **facts)
-    if call.exact_turn is not None:
-        amend(step, exact_turn=_exact_turn(call, call.exact_turn, step))
+        time_to_first_token=None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
+        attempts=tuple([_attempt(mark) for mark in call.attempts]),
+        status=status,
+        error=error,
+    )
+    if (sent := call.exact_turn) is not None:
+        # What was sent, as the call knows it, with what was served, as the answer says.
+        served = step.exact_turn
+        if served is not None and not served.is_exact and sent.n_ids is not None:
+            if step.status == "ok" and call.on_ids_not_served is not None:
+                call.on_ids_not_served(served.detail or "")
+            sent = replace(sent, reason=served.reason, detail=served.detail)
+        amend(step, exact_turn=sent)
     if shared(step, "logprobs") is not None:
-        amend(step, logprobs_mode=call.settings.logprobs_mode or _mode(step))
+        of_engine = profile_of_step(step.engine)
+        # By the user, the grammars of the request, the answer, or the defaults of the engine.
+        mode = call.settings.logprobs_mode
+        if mode is None and of_engine.grammar_in_logprobs and constrained(step) is not None:
+            mode = "constrained"
+        amend(step, logprobs_mode=mode or step.logprobs_mode or of_engine.logprobs_mode)
     if step.token_issue is not None and step.token_issue.code == "ids_missing":
-        _explain_missing(step, call)
+        # A more specific reason than the bytes show.
+        message = None
+        if sends_no_ids(step.engine, None):
+            message = f"{step.engine} has no token ids."
+        elif call.refusals and not requests_ids(step.sampling):
+            refusals = "; ".join(f"{name}: {refusal.message}" for name, refusal in call.refusals.items())
+            message = f"the server refuses to be asked for them ({refusals}), so the call was made without."
+        if message is not None:
+            amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
     if call.faults:
         _withhold_tokens(step, _recorder_failed(call))
-
-
-def _exact_turn(call: Call, sent: ExactTurn, step: Step) -> ExactTurn:
-    """What was sent, as the call knows it, with what was served, as the answer says."""
-    served = step.exact_turn
-    if served is None or served.is_exact or sent.n_ids is None:
-        return sent
-    if step.status == "ok" and call.on_ids_not_served is not None:
-        call.on_ids_not_served(served.detail or "")
-    return replace(sent, reason=served.reason, detail=served.detail)
-
-
-def _add_header_cost(step: Step, call: Call, *, streamed: bool) -> None:
-    """Sets the cost that stands in a header of the answer, where none is in its body."""
-    header = call.attempts[-1].known.get(COST_HEADER) if call.attempts else None
-    amount = None if header is None else amount_in(header)
-    # Headers come before a stream: there a zero says that the cost was not known yet.
-    if amount is not None and (amount or not streamed) and provider_cost(step) is None:
-        amend(step, cost=Cost(amount=amount, source="provider"))
-
-
-def _mode(step: Step) -> LogprobsMode | None:
-    """What the engine's logprobs are of: by the answer, else by its defaults; and by the grammars of the request."""
-    engine = profile_of_step(step.engine)
-    if engine.grammar_in_logprobs and constrained(step) is not None:
-        return "constrained"
-    return step.logprobs_mode or engine.logprobs_mode
-
-
-def _report_missing(steps: list[Step], missing: str | None) -> None:
-    """Puts a sentence on bytes that were not kept on the steps, and withholds their tokens; None where all were."""
-    if missing is None:
-        return
-    guard.warn_once("bytes_left_out", f"a call was too long to keep whole: {missing}")
-    for step in steps:
-        if step.token_issue is None or step.token_issue.code != "recorder_failed":
-            _withhold_tokens(step, TokenIssue(code="bytes_left_out", message=missing))
-
-
-def _explain_missing(step: Step, call: Call) -> None:
-    """Replaces the message on missing ids where the call has a more specific reason than the bytes show."""
-    if sends_no_ids(step.engine, None):
-        message = f"{step.engine} has no token ids."
-    elif call.refusals and not requests_ids(step.sampling):
-        refusals = "; ".join(f"{name}: {refusal.message}" for name, refusal in call.refusals.items())
-        message = f"the server refuses to be asked for them ({refusals}), so the call was made without."
-    else:
-        return
-    amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
 
 
 def _outcome(step: Step, call: Call, *, streamed: bool, has_more: bool) -> tuple[StepStatus, ErrorInfo | None]:
@@ -281,21 +255,10 @@ def running_step(call: Call) -> Step:
     """A step with status ``running``: the request of a call that has not ended."""
     # Throwaway stores: the trajectory's own are written once, when the call has ended.
     request = wire_request.read(call.protocol, call.request, ListStore(), ListStore())
-    step = new_step(
-        {
-            "id": f"{call.id}.0",
-            "call_id": call.id,
-            "agent": call.agent,
-            "protocol": call.protocol,
-            "model": call.path_model if request.model is None else request.model,
-            "messages": request.messages,
-            "tools": request.tools,
-            "sampling": request.sampling,
-            "started_at": _utc(call.started),
-            "attempts": tuple(_attempt(mark) for mark in call.attempts),
-            "status": "running",
-        }
-    )
+    model = call.path_model if request.model is None else request.model
+    step = Step(id=f"{call.id}.0", call_id=call.id, protocol=call.protocol, model=model, status="running")
+    amend(step, agent=call.agent, started_at=_utc(call.started), attempts=tuple(map(_attempt, call.attempts)))
+    amend(step, messages=request.messages, tools=request.tools, sampling=request.sampling)
     _cut_keys(step)
     return step
 
@@ -328,29 +291,24 @@ def _add_missing_extras(step: Step, call: Call, *, streamed: bool) -> None:
         _explain_empty_error(step, wishes)
     if wishes is None or step.status != "ok" or (step.token_issue and step.token_issue.code in _WITHHELD):
         return
-    known = {issue.field for issue in step.extra_issues}
-    # As stored: reading an array of shared rows would build it.
-    issues = [
-        issue
-        for issue in _missing_extras(step, call, wishes, streamed=streamed)
-        if issue.field not in known and shared(step, issue.field) is None
-    ]
-    if issues:
-        amend(step, extra_issues=(*step.extra_issues, *issues))
-
-
-def _missing_extras(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[ExtraIssue]:
     if call.profile is None or call.profile is AUTO:
         message = 'engine="auto" could not determine the engine, so nothing was asked for: name it.'
         options = [option for option in EXTRA_OF if getattr(wishes, option) not in (None, False)]
-        return [ExtraIssue(field=EXTRA_OF[option], code="not_sent", message=message) for option in options]
-    sampling = step.sampling if isinstance(step.sampling, Mapping) else {}
-    return [
-        _issue(wish, call, sampling)
-        for wish in wishes_for(call.profile.name, wishes, call.protocol, streamed=streamed, has_tools=bool(step.tools))
-        # Zero alternatives are logprobs alone.
-        if not (wish.option == "top_logprobs" and wishes.top_logprobs == 0)
-    ]
+        found = [ExtraIssue(field=EXTRA_OF[option], code="not_sent", message=message) for option in options]
+    else:
+        sampling = step.sampling if isinstance(step.sampling, Mapping) else {}
+        form = {"streamed": streamed, "has_tools": bool(step.tools)}
+        found = [
+            _issue(wish, call, sampling)
+            for wish in wishes_for(call.profile.name, wishes, call.protocol, **form)
+            # Zero alternatives are logprobs alone.
+            if not (wish.option == "top_logprobs" and wishes.top_logprobs == 0)
+        ]
+    known = {issue.field for issue in step.extra_issues}
+    # As stored: reading an array of shared rows would build it.
+    issues = [issue for issue in found if issue.field not in known and shared(step, issue.field) is None]
+    if issues:
+        amend(step, extra_issues=(*step.extra_issues, *issues))
 
 
 def _issue(wish: Wish, call: Call, sampling: Mapping[str, Any]) -> ExtraIssue:

@@ -12,13 +12,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from rollout_trace import guard
 from rollout_trace.data import user_values
 from rollout_trace.data.trajectory import Trajectory, new_trajectory, to_task
-from rollout_trace.record import episode, lifecycle, program, scope
+from rollout_trace.record import lifecycle, program, scope
 from rollout_trace.record.recording import current_recording, set_current_recording
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
@@ -65,7 +64,7 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
     else:
         trajectory.rewards = {**(trajectory.rewards or {}), name: value}
     if trajectory is not None and children:
-        episode.reward_children(trajectory, name, value)
+        lifecycle.reward_children(trajectory, name, value)
 
 
 _blocks: ContextVar[tuple[str, ...]] = ContextVar("rollout_trace_blocks", default=())
@@ -106,9 +105,7 @@ class TrajectoryScope:
         current_scope.set(trajectory)
         return trajectory
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         blocks = _blocks.get()
         trajectory, parent, before = self._pop_innermost()
         state = state_of(trajectory)
@@ -145,9 +142,7 @@ class TrajectoryScope:
     async def __aenter__(self) -> Trajectory:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: F) -> F:

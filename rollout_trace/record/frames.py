@@ -30,7 +30,6 @@ from rollout_trace.data.model import (
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import lifecycle, program
 from rollout_trace.record.call import Failure
-from rollout_trace.record.episode import change_episode
 from rollout_trace.record.scope import Frame
 from rollout_trace.record.state import log_of, state_of
 from rollout_trace.record.unseen import step_of
@@ -84,7 +83,8 @@ class AgentFrame(Frame):
             self.trajectory = Trajectory(name=str(name) if name else "agent")
             lifecycle.begin(self.trajectory, self._outer)
             # Metadata that a trajectory refuses (two keys that are one in JSON, say) must not cost the recording.
-            guard.run_all("metadata", partial(_set_metadata, self.trajectory, metadata))
+            own = self.trajectory
+            guard.run_all("metadata", lambda: setattr(own, "metadata", dict(metadata) if metadata else None))
         elif self.trajectory is not None and self.trajectory.stop_reason == INTERRUPTED:
             # The run that was interrupted goes on in the same block.
             self.trajectory.stop_reason = None
@@ -121,20 +121,13 @@ class AgentFrame(Frame):
         log = log_of(self.trajectory)
         # In a forked copy of the process the trajectory is left alone: the original process closes and writes it.
         if self._is_owned and self.trajectory is not None and (log is None or log.is_ours):
-            self._close(self.trajectory, error)
+            is_left_out = self._is_auxiliary and lifecycle.discard(self.trajectory, self._outer)
+            if self._is_auxiliary and not is_left_out:
+                lifecycle.change_episode(self.trajectory, episodes.leave_out)
+            if not is_left_out:
+                lifecycle.finish(self.trajectory, self._outer, error)
         # Context variables may reference the ended frame for long; it must not keep the outer trajectory alive.
         self._outer = None
-
-    def _close(self, trajectory: Trajectory, error: BaseException | None) -> None:
-        if self._is_auxiliary:
-            if lifecycle.discard(trajectory, self._outer):
-                return
-            change_episode(trajectory, episodes.leave_out)
-        lifecycle.finish(trajectory, self._outer, error)
-
-
-def _set_metadata(trajectory: Trajectory, metadata: Mapping[str, Any] | None) -> None:
-    trajectory.metadata = dict(metadata) if metadata else None
 
 
 def _add_metadata(trajectory: Trajectory, key: str, value: Any) -> None:
@@ -431,7 +424,12 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
         tool_call_id: the model's id of the tool call; links the run to the step that requested it.
         arguments: as the tool gets them; copied.
     """
-    with ToolFrame(name, tool_call_id=tool_call_id, arguments=_snapshot(arguments)) as frame:
+    try:
+        # A tool may change them.
+        arguments = copy.deepcopy(arguments)
+    except Exception:  # They cannot be copied: as they are.
+        pass
+    with ToolFrame(name, tool_call_id=tool_call_id, arguments=arguments) as frame:
         trajectory = frame.trajectory
         _warn_if_closed(trajectory, name, "began")
         try:
@@ -458,11 +456,3 @@ def _warn_if_closed(trajectory: Trajectory | None, name: str, what: str) -> None
             f"tool run {name!r} {what} when its trajectory {named}, opened at {opened_at}, had closed: a file that the "
             "trajectory was written to does not have it whole. End tool runs inside the `with rt.trajectory()` block.",
         )
-
-
-def _snapshot(arguments: Any) -> Any:
-    """A copy of the arguments, since a tool may change them; the arguments themselves if they cannot be copied."""
-    try:
-        return copy.deepcopy(arguments)
-    except Exception:
-        return arguments

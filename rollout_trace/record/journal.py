@@ -30,7 +30,7 @@ from rollout_trace.file.fields import tool_run_json, trajectory_json
 from rollout_trace.file.journal import JournalFiles, Pin
 from rollout_trace.file.plain import dumps
 from rollout_trace.record import call as call_module
-from rollout_trace.record import journal_records
+from rollout_trace.record import decoder, journal_records
 from rollout_trace.record.call_steps import recorded_steps
 from rollout_trace.wire.steps import Stores
 
@@ -79,7 +79,7 @@ class Journal:
     def decode_later(self, of: TrajectoryJournal, calls: list[Call]) -> None:
         """Has calls written by ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
         self.waiting.extend((of, call) for call in calls)
-        call_module.deferred.append(self.write_waiting)
+        decoder.deferred.append(self.write_waiting)
         if self.wake is not None:
             self.wake()
 
@@ -113,14 +113,6 @@ class _Progress(NamedTuple):
     """Bytes of those chunks."""
     last: bytes
     """The last of those chunks."""
-
-    def is_of_chunks(self, chunks: list[bytes]) -> bool:
-        """Whether the chunks begin with those that were written: heartbeats are removed from them later."""
-        return self.chunks <= len(chunks) and (not self.chunks or chunks[self.chunks - 1] is self.last)
-
-    def is_of(self, call: Call, epoch: int) -> bool:
-        """Whether it can be built upon: not if the call has been sent again since, or the journal's files were lost."""
-        return self.attempt == len(call.attempts) and self.epoch == epoch
 
 
 P = ParamSpec("P")
@@ -331,8 +323,14 @@ class TrajectoryJournal:
         self, kind: int, call: Call, request: bytes | None, chunks: list[bytes], progress: object
     ) -> _Progress | None:
         """Writes a call, without what the journal has of it already; returns what it has now."""
-        has = progress if isinstance(progress, _Progress) and progress.is_of(call, self._epoch) else None
-        start = 0 if has is None or not has.is_of_chunks(chunks) else has.chunks
+        has = progress if isinstance(progress, _Progress) else None
+        # Not built upon if the call has been sent again since, or the journal's files were lost.
+        if has is not None and (has.attempt, has.epoch) != (len(call.attempts), self._epoch):
+            has = None
+        start = 0 if has is None else has.chunks
+        # Heartbeats are removed from chunks that were written: then they are written anew.
+        if start > len(chunks) or (start and has is not None and chunks[start - 1] is not has.last):
+            start = 0
         if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
             return has
         head = journal_records.head_of(call)
@@ -392,7 +390,8 @@ class TrajectoryJournal:
         ):
             return False
         self._head, self._is_closed = digest, True
-        final: dict[str, Any] = {"amended": [facts for step in steps if (facts := _amended(step, trajectory))]}
+        amended = [_amended(step, trajectory) for step in steps]
+        final: dict[str, Any] = {"amended": list(filter(None, amended))}
         if self._runs != len(runs):
             final["tool_runs"] = [orjson.Fragment(tool_run_json(run)) for run in runs]
         is_written = self._write(form.FINAL, {**final, "order": [step.id for step in steps]})

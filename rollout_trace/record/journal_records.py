@@ -20,7 +20,8 @@ from rollout_trace.data.model import ErrorInfo
 from rollout_trace.file.encode import PARTS
 from rollout_trace.file.journal import STEPS, Record
 from rollout_trace.file.plain import Difference, difference
-from rollout_trace.record.call import AttemptMark, Call, Failure, Refusal, Settings
+from rollout_trace.record.call import AttemptMark, Call, Failure, Refusal
+from rollout_trace.record.settings import Settings
 from rollout_trace.wire.engine import Engine
 from rollout_trace.wire.profiles import EngineProfile, profiles
 
@@ -48,13 +49,18 @@ _WISHES = tuple(item.name for item in fields(Engine))
 
 def head_of(call: Call) -> dict[str, Any]:
     """The facts of a call, without its bytes."""
-    profile, settings = call.profile, call.settings
+    global _latest
+    profile, settings, latest = call.profile, call.settings, _latest
+    # Made once for the calls of one client, which share their settings.
+    if latest[0] is not settings:
+        record = {name: value for name in _SETTINGS if type(value := getattr(settings, name)) in _PLAIN}
+        latest = _latest = settings, record
     head: dict[str, Any] = {
         "call": call.id,
         "protocol": call.protocol,
         "agent": call.agent,
         "engine": None if profile is None else profile.name,
-        "settings": _settings_record(settings),
+        "settings": latest[1],
         "times": (call.started, call.began, call.first_byte, call.ended),
         "attempts": [
             (mark.started, mark.began, mark.ended, mark.status, mark.error, mark.known) for mark in call.attempts
@@ -74,16 +80,6 @@ def head_of(call: Call) -> dict[str, Any]:
     if call.refusals:
         head["refusals"] = {name: refusal.message for name, refusal in call.refusals.items()}
     return head
-
-
-def _settings_record(settings: Settings) -> dict[str, Any]:
-    global _latest
-    latest = _latest
-    # Made once for the calls of one client, which share their settings.
-    if latest[0] is not settings:
-        record = {name: value for name in _SETTINGS if type(value := getattr(settings, name)) in _PLAIN}
-        latest = _latest = settings, record
-    return latest[1]
 
 
 def ends_of(call: Call) -> dict[str, Any]:
@@ -115,7 +111,9 @@ def call_of(head: Mapping[str, Any]) -> Call:
     call = Call(settings, _text(head["protocol"]))
     call._id = _text(head["call"])
     call.agent = head.get("agent")
-    call.profile = _profile(head.get("engine"))
+    if (engine := head.get("engine")) is not None:
+        # One of another version: nothing is known of it but its name.
+        call.profile = next((one for one in profiles() if one.name == engine), None) or EngineProfile(engine)
     call.started, call.began, call.first_byte, call.ended = head["times"]
     call.attempts = attempts_of(head)
     call.is_decompressed, call.eof = bool(head.get("is_decompressed")), bool(head.get("eof"))
@@ -160,13 +158,6 @@ def _mark(started: Any, began: Any, ended: Any, status: Any, error: Any, headers
 
 def _failure(value: Any) -> Failure | None:
     return None if value is None else Failure(value[0], msgspec.convert(value[1], ErrorInfo))
-
-
-def _profile(name: str | None) -> EngineProfile | None:
-    if name is None:
-        return None
-    # One of another version: nothing is known of it but its name.
-    return next((one for one in profiles() if one.name == name), None) or EngineProfile(name)
 
 
 def _text(value: Any) -> str:

@@ -9,12 +9,12 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace._threads import lock_for
-from rollout_trace.data import costs
+from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import complete_later, stored_tool_runs
-from rollout_trace.record import ancestry, episode, process_end
+from rollout_trace.record import ancestry, process_end
 from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.provenance import Pending
@@ -130,8 +130,13 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     trajectory.started_at = datetime.now(timezone.utc)
     # Collected when it is read: it takes up to 50 ms once a process.
     complete_later(trajectory, environment=Pending())
-    state = TrajectoryState(StepLog(), guard.place_of_caller())
-    _attach(state, trajectory)
+    log = StepLog()
+    state = TrajectoryState(log, guard.place_of_caller())
+    if (own := recording_here()) is not None:
+        state.recording = own
+        guard.run_all("exit", process_end.watch_forked)
+        # Keeps its calls until it is written.
+        state.journal = log.journal = None if own.journal is None else own.journal.trajectory(trajectory)
     trajectory._recorder = state
     _opened[id(trajectory)] = (trajectory, parent)
     if when_opened:
@@ -160,7 +165,7 @@ def _complete(trajectory: Trajectory) -> None:
         partial(_warn_if_no_ids, trajectory),
         *(partial(change, trajectory) for change in (() if state is None else state.at_completion)),
         # Last: the others may copy texts that hold one.
-        partial(cut_keys, trajectory),
+        lambda: cut_keys(trajectory) if credentials.any_known() else None,
     )
 
 
@@ -183,12 +188,11 @@ def _name_agent(trajectory: Trajectory) -> None:
 
 
 def _warn_if_no_ids(trajectory: Trajectory) -> None:
-    if not warns_of_missing_ids:
-        return
     no_ids = [
         step
         for step in trajectory.steps
-        if step.engine is None
+        if warns_of_missing_ids
+        and step.engine is None
         and step.status == "ok"
         and shared(step, "completion_token_ids") is None
         # Otherwise ids were there, and are withheld.
@@ -205,6 +209,95 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
         )
 
 
+# Trajectories inside each other
+
+# Reentrant: while the lock is held, the garbage collector may close an agent (a generator), and its trajectory.
+_lock = lock_for(__name__)
+
+
+def closed_inside(trajectory: Trajectory) -> list[Trajectory]:
+    """A trajectory and those opened inside it, at any depth, that have closed: what is written together."""
+    return [trajectory, *trajectory._children]
+
+
+def to_write(trajectory: Trajectory, parent: Trajectory | None) -> list[Trajectory] | None:
+    """A closed trajectory and those inside it; None where they are written with its parent, which is open.
+
+    They inherit the rewards and changes that the parent has for those inside it.
+    """
+    # A parent that closes in another thread meanwhile has either collected this child, or is seen as closed here.
+    with _lock:
+        episode = closed_inside(trajectory)
+        if parent is None:
+            return episode
+        if (outer := state_of(parent)) is not None:
+            for name, (value, giver_id) in outer.child_rewards.items():
+                for one in episode:
+                    _inherit_reward(one, name, value, giver_id)
+            for how in outer.for_inside:
+                _change(episode, how)
+        if not parent.is_open:
+            return episode
+        parent._children.extend(episode)
+        return None
+
+
+def reward_children(trajectory: Trajectory, name: str | None, value: float) -> None:
+    """Sets a reward, or its part called ``name``, on the trajectories opened inside, at any depth.
+
+    Closed ones get it now, the others when they close.
+    """
+    state = state_of(trajectory)
+    if state is None:
+        return
+    # Without the lock a child that closes in another thread meanwhile could miss the reward.
+    with _lock:
+        state.child_rewards[name] = (value, trajectory.id)
+        for child in trajectory._children:
+            _inherit_reward(child, name, value, trajectory.id)
+
+
+def change_episode(trajectory: Trajectory, how: Callable[[Trajectory], object]) -> None:
+    """Has a function change a trajectory and those opened inside it, at any depth, before they are written.
+
+    Each is changed when its steps are final, at once where they are; also those that close later.
+    """
+    with _lock:
+        _change(closed_inside(trajectory), how)
+
+
+def _change(episode: list[Trajectory], how: Callable[[Trajectory], object]) -> None:
+    for one in episode:
+        state = state_of(one)
+        if state is not None:
+            state.for_inside.append(how)
+        if state is None or not state.add_completion(how):
+            how(one)
+
+
+def _inherit_reward(child: Trajectory, name: str | None, value: float, giver_id: str) -> None:
+    state = state_of(child)
+    if state is None:
+        return
+    # The nearest outer trajectory wins: a later value replaces only one from the same giver.
+    passed_on = state.child_rewards.get(name)
+    if passed_on is None or passed_on[1] == giver_id:
+        state.child_rewards[name] = (value, giver_id)
+    current = child.reward if name is None else (child.rewards or {}).get(name)
+    # Kept: a reward set on the child itself, also over an inherited one, or inherited from a nearer trajectory.
+    if current is not None and state.inherited_rewards.get(name) != (current, giver_id):
+        return
+    state.inherited_rewards[name] = (value, giver_id)
+    # Past `Trajectory.__setattr__`: it would warn of a reward on a closed trajectory without calls.
+    if name is None:
+        object.__setattr__(child, "reward", value)
+    else:
+        rewards = user_values.named_numbers({**(child.rewards or {}), name: value}, user_values.Rewards)
+        object.__setattr__(child, "rewards", rewards)
+    if state.journal is not None:
+        state.journal.was_set("reward" if name is None else "rewards", value)
+
+
 # The recording of a trajectory
 
 
@@ -218,16 +311,6 @@ def recording_here() -> recording | None:
     return own if own is not None and own.is_open else None
 
 
-def _attach(state: TrajectoryState, trajectory: Trajectory) -> None:
-    """Sets the recording that a trajectory opens in, and the journal that keeps its calls until it is written."""
-    own = recording_here()
-    if own is not None:
-        state.recording = own
-        guard.run_all("exit", process_end.watch_forked)
-        if own.journal is not None and state.log is not None:
-            state.journal = state.log.journal = own.journal.trajectory(trajectory)
-
-
 def write_closed(trajectory: Trajectory, parent: Trajectory | None, state: TrajectoryState | None) -> None:
     """Adds a closed trajectory to its open parent, to be written with it; without an open parent queues it.
 
@@ -235,7 +318,7 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None, state: Traje
     """
     if state is not None and state.journal is not None:
         state.journal.closed(trajectory)
-    together = episode.to_write(trajectory, parent)
+    together = to_write(trajectory, parent)
     if together is None:
         return
     target, missing = _target_recording(None if state is None else state.recording)
@@ -249,13 +332,12 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None, state: Traje
         missing = _ENDED
     if missing is not None:
         _warn_lost(together, missing)
-    guard.run_all("silence", *(partial(_complete_unwritten, one) for one in together))
 
+    def complete(one: Trajectory) -> None:
+        if (own := state_of(one)) is not None and own.complete(one) is None:
+            own.was_closed(one)
 
-def _complete_unwritten(trajectory: Trajectory) -> None:
-    state = state_of(trajectory)
-    if state is not None and state.complete(trajectory) is None:
-        state.was_closed(trajectory)
+    guard.run_all("silence", *(partial(complete, one) for one in together))
 
 
 _ENDED = "its recording had ended before it did"
@@ -299,8 +381,7 @@ def _warn_lost(trajectories: list[Trajectory], reason: str) -> None:
 
 _fallback_path: str | None = None
 _fallback: recording | None = None
-# Reentrant: the garbage collector may close an agent, and its trajectory, while the lock is held.
-_lock = lock_for(__name__)
+_fallback_lock = lock_for(__name__, "_fallback_lock")
 
 
 def use_fallback(path: str | None) -> None:
@@ -309,7 +390,7 @@ def use_fallback(path: str | None) -> None:
     One that is open is ended first, and what was closed is written. The file is created when a trajectory needs it.
     """
     global _fallback_path
-    with _lock:
+    with _fallback_lock:
         end_fallback()
         _fallback_path = path
     if path is not None:
@@ -324,7 +405,7 @@ def fallback_path() -> str | None:
 def fallback_recording() -> recording | None:
     """The fallback recording, opened if need be; None where there is none, or its file cannot be opened."""
     global _fallback_path, _fallback
-    with _lock:
+    with _fallback_lock:
         if _fallback is None and _fallback_path is not None:
             try:
                 one = recording(_fallback_path)
@@ -340,7 +421,7 @@ def fallback_recording() -> recording | None:
 def end_fallback() -> None:
     """Ends the fallback recording: what has closed is written. For the end of the process, when all is closed."""
     global _fallback
-    with _lock:
+    with _fallback_lock:
         one, _fallback = _fallback, None
     if one is not None:
         one.end_with_process(time.monotonic() + process_end.CLOSE_TIMEOUT)

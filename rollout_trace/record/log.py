@@ -15,9 +15,9 @@ from rollout_trace import guard
 from rollout_trace._threads import give_way, renew_after_fork
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
-from rollout_trace.record.bounds import held_bytes
-from rollout_trace.record.call import Call, decode, drain, end
+from rollout_trace.record.call import Call, end
 from rollout_trace.record.call_steps import add_attempts, recorded_steps, running_step
+from rollout_trace.record.decoder import decode, drain, held_bytes
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 

@@ -43,7 +43,11 @@ def watch(*, for_good: bool = False) -> None:
         atexit.unregister(close_all)
         if not _is_left_to_caller:
             atexit.register(close_all)
-        _watch_worker()
+        # Child processes of `multiprocessing` end without running what atexit has.
+        util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
+        if util is not None and process is not None and process.parent_process() is not None:
+            # Below 0: after the user's finalizers, which may close what would be aborted here.
+            util.Finalize(None, close_all, exitpriority=-1)
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _on_sigterm)
 
@@ -60,14 +64,6 @@ def unwatch() -> None:
         return
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _watch_worker() -> None:
-    """Registers with ``multiprocessing`` in its child processes: they end without running what atexit has."""
-    util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
-    if util is not None and process is not None and process.parent_process() is not None:
-        # Below 0: after the user's finalizers, which may close what would be aborted here.
-        util.Finalize(None, close_all, exitpriority=-1)
 
 
 def close_all() -> None:
@@ -122,20 +118,20 @@ def is_running() -> bool:
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
     global _closing
+
+    def close_and_signal() -> None:
+        close_all()
+        os.kill(os.getpid(), signal.SIGTERM)
+
     if _closing is None:
         # On a thread: the main thread may have been interrupted while it held a lock that closing needs.
-        _closing = threading.Thread(target=_close_and_signal, name="rollout_trace SIGTERM", daemon=True)
+        _closing = threading.Thread(target=close_and_signal, name="rollout_trace SIGTERM", daemon=True)
         _closing.start()
     _closing.join(GRACE)
     if _closing.is_alive():
         # Perhaps for such a lock: the main thread goes on, and the signal comes again when all is closed.
         return
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _close_and_signal() -> None:
-    close_all()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

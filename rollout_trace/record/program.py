@@ -56,15 +56,7 @@ def start() -> None:
     global is_on
     is_on = True
     ancestry.program = opened
-    if _end_of_task not in ancestry.task_closers:
-        ancestry.task_closers.append(_end_of_task)
-
-
-def stop() -> None:
-    """Closes what is open, as completed; calls outside of every trajectory are orphans again."""
-    global is_on
-    close()
-    is_on, ancestry.program = False, None
+    ancestry.close_task = _close_task
 
 
 def takes_calls() -> bool:
@@ -156,5 +148,5 @@ def _close(task: str | None, status: str | None, error: BaseException | None) ->
     lifecycle.finish(own.trajectory, own.parent, error)
 
 
-def _end_of_task(task: str, error: BaseException | None) -> None:
+def _close_task(task: str, error: BaseException | None) -> None:
     guard.run_all("close", lambda: _close(task, None, error))

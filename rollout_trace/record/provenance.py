@@ -159,38 +159,32 @@ def versions() -> Mapping[str, str]:
 
 
 def _collect() -> dict[str, Any]:
+    # Imported on use, here and below: an agent's start should not wait for what is needed once, on another thread.
+    import socket
+
+    try:
+        host = socket.gethostname()
+    except OSError:
+        host = platform.node()
+    try:
+        git = git_state(os.getcwd())
+    except Exception:  # The folder is gone, or `.git` holds what git never writes.
+        git = None
     hash_seed = os.environ.get("PYTHONHASHSEED")
     return {
         **versions(),
         "implementation": platform.python_implementation(),
-        "host": _host(),
+        "host": host,
         **_of_process(),
         "command": command_line(),
         **({} if hash_seed is None else {"python_hash_seed": hash_seed}),
-        "git": _git_here(),
+        "git": git,
     }
 
 
 def _of_process() -> dict[str, Any]:
     started = start_of_process()
     return {"pid": os.getpid(), **({} if started is None else {"process_started": started})}
-
-
-def _host() -> str:
-    # Imported on use, here and below: an agent's start should not wait for what is needed once, on another thread.
-    import socket
-
-    try:
-        return socket.gethostname()
-    except OSError:
-        return platform.node()
-
-
-def _git_here() -> dict[str, Any] | None:
-    try:
-        return git_state(os.getcwd())
-    except Exception:  # The folder is gone, or `.git` holds what git never writes.
-        return None
 
 
 def _version(module: str) -> str | None:
@@ -253,7 +247,7 @@ _PATTERNS = (
     (r"\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*", MASK),
     (r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", MASK),
 )  # fmt: skip
-"""What is cut out, and what stands in its place. Compiled on use: see ``_host``."""
+"""What is cut out, and what stands in its place. Compiled on use: see ``_collect``."""
 _OPTION = rf"(?i)--?{_WORD}"
 
 
@@ -383,19 +377,12 @@ def _git(*arguments: str, folder: str | os.PathLike[str], timeout: float) -> str
 
     # Without the variables of a hook that runs this program, and without taking the lock of the index.
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # No command of the repository's own is run: `core.fsmonitor` may name one.
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *arguments]
+    env, nothing = {**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}, subprocess.DEVNULL
     try:
-        # No command of the repository's own is run: `core.fsmonitor` may name one.
-        done = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *arguments],
-            cwd=folder,
-            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=timeout,
-            check=True,
-        )
+        found = subprocess.check_output(command, cwd=folder, env=env, stdin=nothing, stderr=nothing, timeout=timeout)
     except Exception:
         # Not installed, no repository to it, too slow; or the interpreter is ending, and starts no process any more.
         return None
-    return done.stdout.decode("utf-8", "replace")
+    return found.decode("utf-8", "replace")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
@@ -16,9 +15,10 @@ from rollout_trace._threads import lock_for
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
-from rollout_trace.record.episode import Episode, OtherProcesses
+from rollout_trace.record.ancestry import OtherProcesses
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
+from rollout_trace.record.state import Episode
 from rollout_trace.record.write_queue import WriteQueue
 
 if TYPE_CHECKING:
@@ -104,16 +104,19 @@ class recording:
         _check_target(target)
         if prices is not None and not hasattr(prices, "apply"):
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
-        settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
-        shards = {
+        # By the names of the arguments: `_changed`.
+        self._file_settings: dict[str, Any] = {
+            "media": media,
+            "fsync": fsync,
+            "lock_timeout": lock_timeout,
+            "mode": mode,
+        }
+        self._shard_settings: dict[str, Any] = {
             "shard_bytes": shard_bytes,
             "shard_seconds": shard_seconds,
             "compression": compression,
             "spool": spool,
         }
-        # By the names of the arguments: `_changed`.
-        self._file_settings: dict[str, Any] = settings
-        self._shard_settings: dict[str, Any] = {**shards, "spool": spool}
         _check_file_settings(self._file_settings, target)
         _check_shard_settings(self._shard_settings, target)
         self._target = target
@@ -121,7 +124,8 @@ class recording:
         """The target, for messages."""
         self._prices = prices
         self._is_journaled = journal
-        self._redactor = Redactor(redact)
+        redactor = None if redact is None else Redactor(redact)
+        self._redactor = redactor if redactor is not None and redactor.has_rules else None
         self._secret_headers = credentials.header_names(secret_headers)
         self._writer: Writer | None = None
         self._path: str | None = None
@@ -176,11 +180,10 @@ class recording:
             self.journal = Journal(place, mode=self._file_settings["mode"], redactor=self._redactor)
             close.append(self.journal.close)
         self._writer = writer = target
-        self._writer = writer
         # Now: the program may change its folder.
         path = getattr(writer, "path", None)
         self._path = absolute(path) if isinstance(path, (str, os.PathLike)) else None
-        self.others = OtherProcesses(self._path)
+        self.others = OtherProcesses(None if self._path is None or is_address(self._path) else self._path)
         self._sink = Sink(
             writer,
             self.name,
@@ -219,29 +222,37 @@ class recording:
         # Until a shard is uploaded, what has not been written to it is on this machine, as the shard is.
         return uploaded, uploaded.spool
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not self._was_ended():
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not self._was_ended:
             self._stop()
             self._raise_lost(error)
 
     async def __aenter__(self) -> Writer:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._was_ended():
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._was_ended:
             return
+        # Imported on use: a recording needs no event loop.
+        import asyncio
+
         # The event loop goes on meanwhile: streams that are still read may end by themselves.
-        queue = self._leave()
+        end = partial(self._end, self._leave())
         try:
-            await _outside_the_loop(partial(self._end, queue))
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            # Of another library.
+            loop = None
+        try:
+            if loop is None:
+                end()
+            else:
+                await loop.run_in_executor(None, end)
         finally:
             _unwatch()
         self._raise_lost(error)
 
+    @property
     def _was_ended(self) -> bool:
         """Whether the end of the process has ended it: finalizers and functions of atexit may leave it after that."""
         return self._queue is None and self._is_ended_by_exit
@@ -297,7 +308,7 @@ class recording:
     @property
     def is_redacted(self) -> bool:
         """Whether ``redact=`` was given."""
-        return self._redactor.has_rules
+        return self._redactor is not None
 
     @property
     def lost(self) -> list[tuple[Trajectory, BaseException]]:
@@ -349,19 +360,6 @@ def _unwatch() -> None:
     """Takes off the handler of SIGTERM, once nothing is left to write."""
     if not _open_recordings:
         guard.run_all("exit", process_end.unwatch)
-
-
-async def _outside_the_loop(function: Callable[[], object]) -> None:
-    """Runs a function that may wait in a thread of the event loop's; where there is no asyncio loop, at once."""
-    # Imported on use: a recording needs no event loop.
-    import asyncio
-
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        function()
-    else:
-        await loop.run_in_executor(None, function)
 
 
 def _changed(settings: dict[str, Any]) -> str | None:

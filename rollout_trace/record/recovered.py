@@ -49,7 +49,7 @@ class Pieces:
     """Those that could not be used, each with the reason."""
 
     def __post_init__(self) -> None:
-        self.records.sort(key=_written_at)
+        self.records.sort(key=lambda one: at if isinstance(at := one.head.get("at"), (int, float)) else 0.0)
         for record in self.of(form.CALL, form.PART, form.AMEND):
             self.calls.setdefault(str(record.head.get("call")), []).append(record)
 
@@ -72,11 +72,6 @@ class Pieces:
         return bool(self.of(form.WRITTEN))
 
 
-def _written_at(record: Record) -> float:
-    at = record.head.get("at")
-    return float(at) if isinstance(at, (int, float)) else 0.0
-
-
 def trajectory_of(pieces: Pieces) -> Trajectory:
     """The trajectory. What cannot be used is left out, and is in ``pieces.damaged``."""
     final, heads = pieces.final, pieces.of(form.HEAD)
@@ -84,7 +79,16 @@ def trajectory_of(pieces: Pieces) -> Trajectory:
     steps = _steps(pieces)
     order: dict[str, int] = {}
     if final is not None:
-        _set_amended(steps, final, pieces)
+        # What the final steps had beside what their bytes give: rewards, a framework's data.
+        by_id = {step.id: step for step in steps}
+        for facts in final.head.get("amended") or ():
+            amended = by_id.get(str(facts.get("id"))) if isinstance(facts, dict) else None
+            try:
+                if amended is not None:
+                    values = {name: _AMENDED[name](value) for name, value in facts.items() if name in _AMENDED}
+                    amend(amended, **values)
+            except Exception as error:
+                pieces.report(final, f"fields of step {facts['id']}: {guard.describe(error)}")
         order = {name: at for at, name in enumerate(final.head.get("order") or ())}
     if order or pieces.of(form.STEPS):
         steps.sort(key=lambda step: (order.get(step.id, len(order)), _seconds(step.started_at)))
@@ -237,18 +241,6 @@ _AMENDED: dict[str, Callable[[Any], Any]] = {
     "error": lambda value: msgspec.convert(value, ErrorInfo),
     "agent": str,
 }
-
-
-def _set_amended(steps: list[Step], final: Record, pieces: Pieces) -> None:
-    """Sets what the final steps had beside what their bytes give: rewards, a framework's data."""
-    by_id = {step.id: step for step in steps}
-    for facts in final.head.get("amended") or ():
-        step = by_id.get(str(facts.get("id"))) if isinstance(facts, dict) else None
-        if step is not None:
-            try:
-                amend(step, **{name: _AMENDED[name](value) for name, value in facts.items() if name in _AMENDED})
-            except Exception as error:
-                pieces.report(final, f"fields of step {step.id}: {guard.describe(error)}")
 
 
 # Journals

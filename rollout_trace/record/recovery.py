@@ -117,6 +117,11 @@ def recover(
 
 
 def _output(path: str | os.PathLike[str], spool: str | os.PathLike[str] | None) -> FileOutput:
+    """The output that a path names: its own, or that of its journal.
+
+    Raises:
+        IsADirectoryError: it is a folder of single outputs, or has taken the place of one.
+    """
     text = to_local(path)
     if is_address(text):
         address = check_address(text)
@@ -125,7 +130,22 @@ def _output(path: str | os.PathLike[str], spool: str | os.PathLike[str] | None) 
         return SpooledOutput(address, spool_of(address, spool))
     if spool is not None:
         raise ValueError(f"spool={brief(spool)} is for addresses, such as s3://bucket/rollouts: {text} is a path.")
-    return _output_at(os.path.abspath(text))
+    text = os.path.abspath(text)
+    if os.path.basename(text) == SUFFIX and os.path.isdir(text):
+        text = os.path.dirname(text)
+    elif os.path.basename(text) != SUFFIX:
+        text = text.removesuffix(SUFFIX)
+    place = Path(os.path.realpath(text))
+    if not place.is_dir():
+        return FileOutput(place)
+    if (beside := Path(f"{place}{SUFFIX}")).is_dir():
+        raise IsADirectoryError(f"{place} is a folder, and {beside} is the journal of a file: give the file this name.")
+    names = _names(place)
+    if any(name.endswith(SUFFIX) and name != SUFFIX for name in names) and not folder_of(place).exists():
+        raise IsADirectoryError(
+            f"{place} is a folder: give the path of an output in it, or of a folder <output>{SUFFIX}."
+        )
+    return FolderOutput(place)
 
 
 def _trajectories(journals: list[DeadJournal], output: FileOutput, report: RecoveryReport) -> list[Trajectory]:
@@ -359,29 +379,6 @@ class SpooledOutput(FolderOutput):
                 if number + 1 == self._tries:
                     raise
                 time.sleep(shards_upload.FIRST_RETRY * 2**number)
-
-
-def _output_at(text: str) -> FileOutput:
-    """The output that a local path names: its own, or that of its journal.
-
-    Raises:
-        IsADirectoryError: it is a folder of single outputs, or has taken the place of one.
-    """
-    if os.path.basename(text) == SUFFIX and os.path.isdir(text):
-        text = os.path.dirname(text)
-    elif os.path.basename(text) != SUFFIX:
-        text = text.removesuffix(SUFFIX)
-    place = Path(os.path.realpath(text))
-    if not place.is_dir():
-        return FileOutput(place)
-    if (beside := Path(f"{place}{SUFFIX}")).is_dir():
-        raise IsADirectoryError(f"{place} is a folder, and {beside} is the journal of a file: give the file this name.")
-    names = _names(place)
-    if any(name.endswith(SUFFIX) and name != SUFFIX for name in names) and not folder_of(place).exists():
-        raise IsADirectoryError(
-            f"{place} is a folder: give the path of an output in it, or of a folder <output>{SUFFIX}."
-        )
-    return FolderOutput(place)
 
 
 def _any(_: str) -> bool:

@@ -41,7 +41,11 @@ class Redactor:
             TypeError: it is none of these, or a function does not take two arguments.
             ValueError: a text is no regular expression, or an expression matches the empty text.
         """
-        rules = [] if redact is None else [redact] if _is_rule(redact) else _list_of(redact)
+        rules: Any = [] if redact is None else redact
+        if isinstance(rules, (str, re.Pattern)) or callable(rules):
+            rules = [rules]
+        elif isinstance(rules, (bytes, dict)) or not isinstance(rules, Iterable):
+            raise TypeError(f"redact is {user_values.brief(rules)} ({type(rules).__name__}); {_EXAMPLE} of these.")
         self._rules = [_compiled(rule) for rule in rules]
 
     @property
@@ -61,7 +65,14 @@ class Redactor:
         # Imported on use, here and below: most recordings have no rules, and most runs no key that comes back.
         from rollout_trace.data.redact import redacted
 
-        return redacted(_without_exchanges(trajectory), self.change)
+        if trajectory.exchanges:
+            guard.warn_once(
+                "redacted-exchanges",
+                "a recording with redact= keeps no exchanges: rules cannot change their bytes so that they can be "
+                "replayed. Record a cassette without redact=.",
+            )
+            trajectory = with_values(trajectory, {"exchanges": ()})
+        return redacted(trajectory, self.change)
 
     def apply_steps(self, steps: Iterable[Step]) -> list[Step]:
         """All steps of one trajectory as ``apply`` changes them. An unchanged step is the same object."""
@@ -82,8 +93,6 @@ def cut_keys(trajectory: Trajectory) -> None:
     For what did not come over the wire (tool runs, metadata, task data) and for keys that were learned after a step was
     decoded. The values that the user put there are not changed: copies take their place.
     """
-    if not credentials.any_known():
-        return
     from rollout_trace.data.redact import redacted
 
     if trajectory.exchanges:
@@ -99,27 +108,6 @@ def cut_keys(trajectory: Trajectory) -> None:
             set_final_steps(trajectory, value)
         elif value is not getattr(trajectory, name):
             object.__setattr__(trajectory, name, value)
-
-
-def _without_exchanges(trajectory: Trajectory) -> Trajectory:
-    if not trajectory.exchanges:
-        return trajectory
-    guard.warn_once(
-        "redacted-exchanges",
-        "a recording with redact= keeps no exchanges: rules cannot change their bytes so that they can be replayed. "
-        "Record a cassette without redact=.",
-    )
-    return with_values(trajectory, {"exchanges": ()})
-
-
-def _is_rule(value: Any) -> bool:
-    return isinstance(value, (str, re.Pattern)) or callable(value)
-
-
-def _list_of(value: Any) -> list[Any]:
-    if isinstance(value, (bytes, dict)) or not isinstance(value, Iterable):
-        raise TypeError(f"redact is {user_values.brief(value)} ({type(value).__name__}); {_EXAMPLE} of these.")
-    return list(value)
 
 
 def _compiled(rule: Any) -> Any:
@@ -139,18 +127,13 @@ def _compiled(rule: Any) -> Any:
         return rule
     if not callable(rule):
         raise TypeError(f"redact has {user_values.brief(rule)} ({type(rule).__name__}); {_EXAMPLE} of these.")
-    _check_function(rule)
-    return rule
-
-
-def _check_function(function: Any) -> None:
-    name = getattr(function, "__qualname__", type(function).__name__)
-    if inspect.iscoroutinefunction(function):
+    name = getattr(rule, "__qualname__", type(rule).__name__)
+    if inspect.iscoroutinefunction(rule):
         raise TypeError(f"redact has the async function {name}; give one that returns the text itself.")
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(rule)
     except (TypeError, ValueError):  # A function of C's, such as `str.replace`, may have none.
-        return
+        return rule
     try:
         signature.bind("text", "place")
     except TypeError:
@@ -158,6 +141,7 @@ def _check_function(function: Any) -> None:
             f"redact has the function {name}{signature}; give one that takes a text and its place, (text, place), and "
             "returns the text to write."
         ) from None
+    return rule
 
 
 def _by_function(function: Callable[[str, str], Any], text: str, place: str) -> str:

@@ -11,12 +11,12 @@ import os
 import threading
 from contextvars import ContextVar
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.record import program
-from rollout_trace.record.call import deferred, drain, pending
+from rollout_trace.record.call import just_ended
+from rollout_trace.record.decoder import deferred, drain
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.state import log_of
 
@@ -35,11 +35,7 @@ current_frame: ContextVar[Frame | None] = ContextVar("rollout_trace_frame", defa
 
 def active() -> Frame | None:
     """The innermost open frame of this context; None if the user opened a trajectory block inside it."""
-    frame = current_frame.get()
-    if frame is None:
-        return None
-    if not (frame.is_open and frame.takes_calls):
-        frame = _nearest_open(frame.parent)
+    frame = _nearest_open(current_frame.get())
     return frame if frame is not None and frame.scope is current_scope.get() else None
 
 
@@ -149,9 +145,7 @@ class Frame:
         self._before = current_frame.get()
         return self.enter()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.end(error)
         # Not reset(token): a generator may leave the block in another context than it entered.
         enter(self._before)
@@ -187,7 +181,7 @@ def place(call: Call) -> None:
     """Adds a call that begins to its trajectory, or to the orphans."""
     guard.call_began()
     # Here, in the user's code: the garbage collector ends calls too, and must not decode them.
-    if pending.ended or deferred:
+    if just_ended or deferred:
         drain()
     bound = call.settings.trajectory
     frame = active()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from rollout_trace import guard
 from rollout_trace._threads import give_way
 from rollout_trace.errors import WriteError
-from rollout_trace.record.episode import Episode, Member
+from rollout_trace.record.state import Episode, Member
 
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
@@ -65,7 +65,8 @@ class Sink:
     _: KW_ONLY
     close: Callable[[], object]
     """Called at the end, when nothing more will be written."""
-    redactor: Redactor
+    redactor: Redactor | None = None
+    """The user's rules; None without any."""
     prices: PriceTable | None = None
     """Sets the cost of calls that have none."""
     journal: Journal | None = None
@@ -115,7 +116,13 @@ class Sink:
     def _write(self, member: Member) -> None:
         trajectory = member.trajectory
         try:
-            trajectory = self._as_written(member)
+            # With the values of its close, and redacted.
+            if self._is_file or self.redactor is not None:
+                trajectory = member.as_closed()
+                if self.redactor is not None:
+                    trajectory = self.redactor.apply(trajectory)
+                if member.journal is not None:
+                    member.journal.completed(trajectory)
         except BaseException as error:
             # Kept nowhere: what could not be redacted must not get into a file.
             self.unredacted.append(trajectory.id)
@@ -157,15 +164,6 @@ class Sink:
             # As a JSONLWriter does itself.
             guard.run_all("silence", partial(member.state.was_written, member.trajectory, self.name))
         return True, None
-
-    def _as_written(self, member: Member) -> Trajectory:
-        """The trajectory as it is to be written: with the values of its close, and redacted."""
-        if not (self._is_file or self.redactor.has_rules):
-            return member.trajectory
-        trajectory = self.redactor.apply(member.as_closed())
-        if (journal := member.journal) is not None:
-            journal.completed(trajectory)
-        return trajectory
 
     def _lose(self, trajectory: Trajectory, error: BaseException, member: Member | None) -> None:
         size = 0 if member is None else member.size
@@ -213,11 +211,6 @@ class Sink:
             if not self._kept:
                 guard.run_all("write", self._write_dropped)
 
-    def write_waiting(self) -> None:
-        """Writes the calls to the journal that had to be redacted first."""
-        if self.journal is not None:
-            self.journal.write_waiting()
-
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
         if self._kept or self.dropped:
@@ -228,8 +221,16 @@ class Sink:
         self._kept.clear()
         count = len(lost) + len(self.dropped) + len(self.unredacted)
         guard.count("trajectories_lost", count)
-        if self.written_later or count:
-            guard.warn(self._account(len(lost), count))
+        later = self.written_later
+        if later or count:
+            counts = [
+                f"{later} {'was' if later == 1 else 'were'} written later" if later else "",
+                f"{len(lost)} {'is' if len(lost) == 1 else 'are'} in the `lost` of the recording" if lost else "",
+                self._reasons(),
+            ]
+            told = ", ".join(filter(None, counts))
+            what = f"{self.name}: {_trajectories(later + count)} could not be written at once: {told}."
+            guard.warn(what + (self._where() if self.has_lost else ""))
 
     @property
     def has_lost(self) -> bool:
@@ -323,17 +324,6 @@ class Sink:
             f"({guard.describe(unsent[0].error)}). Nothing is lost: they are in {folder}, and "
             f"rt.recover({self.name!r}, write=True) uploads them{option}."
         )
-
-    def _account(self, lost: int, count: int) -> str:
-        later = self.written_later
-        counts = [
-            f"{later} {'was' if later == 1 else 'were'} written later" if later else "",
-            f"{lost} {'is' if lost == 1 else 'are'} in the `lost` of the recording" if lost else "",
-            self._reasons(),
-        ]
-        told = ", ".join(filter(None, counts))
-        where = self._where() if self.has_lost else ""
-        return f"{self.name}: {_trajectories(later + count)} could not be written at once: {told}.{where}"
 
     def _reasons(self) -> str:
         """Why trajectories are lost that are not in ``lost``."""

@@ -1,14 +1,19 @@
-"""State of the recorder for one trajectory, kept outside of the record."""
+"""State of the recorder for one trajectory, kept outside of the record; and what is written once it has closed."""
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.data.trajectory import set_final_steps
+from rollout_trace.data.model import Task
+from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, set_final_steps, stored_tool_runs, with_values
+from rollout_trace.record.decoder import held_bytes
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -130,17 +135,11 @@ class TrajectoryState:
 
     def was_closed(self, trajectory: Trajectory) -> None:
         """Warns if the trajectory has a reward but no recorded calls. For trajectories that go to no file."""
-        score = self._own_reward(trajectory)
-        if score is not None:
-            self._warn(trajectory, f"was scored {score!r}")
-
-    def _own_reward(self, trajectory: Trajectory) -> object:
-        """A reward set on this trajectory itself, or None. Inherited ones are no sign that calls were expected here."""
-        if trajectory.reward is not None and None not in self.inherited_rewards:
-            return trajectory.reward
-        return next(
-            (value for name, value in (trajectory.rewards or {}).items() if name not in self.inherited_rewards), None
-        )
+        # Inherited ones are no sign that calls were expected here.
+        scores = [(None, trajectory.reward), *(trajectory.rewards or {}).items()]
+        own = [one for name, one in scores if one is not None and name not in self.inherited_rewards]
+        if own:
+            self._warn(trajectory, f"was scored {own[0]!r}")
 
     def _warn(self, trajectory: Trajectory, event: str) -> None:
         """Warns of a closed trajectory without recorded calls, once per line of user code that opens such ones.
@@ -177,11 +176,7 @@ def log_of(trajectory: Trajectory | None) -> StepLog | None:
 # What a trajectory without recorded calls lacks
 
 
-def _never() -> bool:
-    return False
-
-
-is_instrumented: Callable[[], bool] = _never
+is_instrumented: Callable[[], bool] = bool
 """Whether every client of the process is recorded already, so that wrapping one is no remedy. Set by ``process``."""
 
 _UNSEEN = (
@@ -227,3 +222,120 @@ def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | 
             "rt.wrap_anthropic(client).",
         )
     return None
+
+
+# Closed trajectories, as they are written
+
+_LATER = frozenset({"steps", "tool_runs", "environment"})
+"""Fields that are complete only on the recording's thread; reading them here would decode the calls."""
+
+_AT_CLOSE = tuple(name for name in TRAJECTORY_FIELDS if name not in _LATER)
+_values_of = attrgetter(*_AT_CLOSE)
+_PLAIN = frozenset({type(None), str, int, float, bool, datetime})
+"""Types of values that nobody can change."""
+_OF_ONE = 16 * 1024
+"""Roughly, the bytes that a trajectory occupies beside its calls' bodies and what users put into it."""
+
+
+class Member:
+    """One trajectory of an episode, with its fields as they were at the close: what is set later is not written."""
+
+    __slots__ = ("_tool_runs", "_values", "journal", "log", "size", "state", "trajectory")
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self.trajectory = trajectory
+        self.state: TrajectoryState | None = state_of(trajectory)
+        self.log = None if self.state is None else self.state.closed_log
+        """Its calls; None where all have ended and been decoded."""
+        self.journal = None if self.state is None else self.state.journal
+        """Where it is kept until its line is written; None without a journal."""
+        # What users put into them stays theirs: an environment's state changes with its next run.
+        self._values = {
+            name: value if type(value) in _PLAIN else _frozen(value)
+            for name, value in zip(_AT_CLOSE, _values_of(trajectory), strict=True)
+        }
+        self._tool_runs = [(run, _frozen(run.arguments), _frozen(run.result)) for run in stored_tool_runs(trajectory)]
+        log_size = 0 if self.log is None else self.log.size_in_memory()
+        self.size = _OF_ONE + held_bytes((self._values, self._tool_runs), set()) + log_size
+        """Roughly, the bytes that it occupies in memory."""
+
+    @property
+    def whole_journal(self) -> TrajectoryJournal | None:
+        """Its journal, where that has all of the completed trajectory."""
+        return self.journal if self.journal is not None and self.journal.is_whole else None
+
+    def complete(self) -> None:
+        """Decodes the calls. Does nothing if that is done."""
+        if self.state is not None:
+            self.state.complete(self.trajectory)
+
+    def as_closed(self) -> Trajectory:
+        """A copy of the completed trajectory with the values of the close. It shares the steps with the original."""
+        # Their links to steps are made only when the trajectory is completed.
+        runs = [replace(run, arguments=arguments, result=result) for run, arguments, result in self._tool_runs]
+        return with_values(self.trajectory, {**self._values, "tool_runs": runs})
+
+
+def _frozen(value: Any) -> Any:
+    """A copy as deep as its dicts and lists, and those of a task; other objects are shared."""
+    if isinstance(value, Task):
+        return replace(value, data=_frozen(value.data))
+    try:
+        return _copied(value, {})
+    except RecursionError:
+        # Too deep to be written either; the writer reports it.
+        return value
+
+
+def _copied(value: Any, seen: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind not in _CONTAINERS and not isinstance(value, (dict, list)):
+        return value
+    if id(value) in seen:
+        return seen[id(value)]
+    if kind is tuple:
+        return tuple(_copied(one, seen) for one in value)
+    if kind is set:
+        return set(value)
+    copied = seen[id(value)] = copy.copy(value)
+    # Past the methods of a class of its own, such as one that checks what is put in.
+    if isinstance(copied, dict):
+        for key, one in value.items():
+            dict.__setitem__(copied, key, _copied(one, seen))
+    else:
+        list.__setitem__(copied, slice(None), [_copied(one, seen) for one in value])
+    return copied
+
+
+_CONTAINERS = frozenset({dict, list, tuple, set})
+
+
+class Episode:
+    """A closed outermost trajectory and those opened inside it, which are written together."""
+
+    __slots__ = ("_logs", "is_queued", "is_written", "members", "size")
+
+    def __init__(self, trajectories: list[Trajectory]) -> None:
+        self.members = [Member(one) for one in trajectories]
+        self._logs = [one.log for one in self.members if one.log is not None]
+        self.is_queued = True
+        """Whether its bytes count as queued: not while it waits for a running call."""
+        self.is_written = False
+        """Set once the episode was written, or could not be."""
+        self.size = sum(one.size for one in self.members)
+        """Roughly, the bytes that it occupies in memory."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a call of it has not ended, such as a stream that is still being read."""
+        return any(log.is_running for log in self._logs)
+
+    def on_call_end(self, notify: Callable[[], object]) -> None:
+        """Has ``notify`` called whenever a call of it ends, perhaps by the garbage collector."""
+        for log in self._logs:
+            log.on_call_end = notify
+
+    def abandon(self) -> None:
+        """Ends its running calls; what has arrived of them is kept."""
+        for log in self._logs:
+            log.abandon()

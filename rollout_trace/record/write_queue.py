@@ -14,8 +14,8 @@ from weakref import WeakSet
 from rollout_trace import guard
 from rollout_trace._threads import POLITE_LIMIT, give_way, renew_after_fork, set_polite
 from rollout_trace.record import process_end
-from rollout_trace.record.episode import Episode
 from rollout_trace.record.sink import Sink
+from rollout_trace.record.state import Episode
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
@@ -167,18 +167,21 @@ class WriteQueue:
                 has_imported = isinstance(item, Episode)
             if isinstance(item, _Barrier) and item.is_end:
                 return
-            # Otherwise the last episode would stay in memory until the next one comes.
-            del item
 
     def _do(self, item: Episode | _Barrier | None) -> None:
         if item is None:
-            self._guarded(self._sink.write_waiting)
+            # Calls that have to be redacted before the journal may have them.
+            if self._sink.journal is not None:
+                self._guarded(self._sink.journal.write_waiting)
             return
         if isinstance(item, Episode):
             self._guarded(self._write_ended, item)
             return
         if item.is_end:
-            self._guarded(self._end_waiting)
+            waiting, self._waiting = self._waiting, {}
+            for episode in waiting.values():
+                self._guarded(episode.abandon)
+                self._guarded(self._write, episode)
             self._guarded(self._sink.finish)
         item.reached.set()
 
@@ -210,12 +213,6 @@ class WriteQueue:
                 self.backlog -= episode.size
                 episode.is_queued = False
                 self._changed.notify_all()
-
-    def _end_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for episode in waiting.values():
-            episode.abandon()
-            self._guarded(self._write, episode)
 
     def _guarded(self, work: Callable[..., object], *args: Any) -> None:
         try:

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
-from rollout_trace.process.redirect import Redirection, redirect
-from rollout_trace.process.routes import Redirected
+from rollout_trace.process.redirect import Redirected, Redirection, redirect
 
 from ._messages import RequestRecord, Response, refusal
 from ._server import LoopbackServer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from rollout_trace import credentials, guard
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory, to_task
-from rollout_trace.process import environment
+from rollout_trace.process import children
 from rollout_trace.process.instrument import instrument
 from rollout_trace.process.redirect import redirect
 from rollout_trace.record import lifecycle, program
@@ -181,8 +181,8 @@ class ObservedTest:
             self._set_variables(keys)
             self._live_calls = LiveCalls()
             self._ending.callback(self._live_calls.undo)
-        environment.for_children.update(variables)
-        self._ending.callback(environment.for_children.clear)
+        children.for_children.update(variables)
+        self._ending.callback(children.for_children.clear)
         self._traffic = ModelTraffic(server.url, base_addresses(self._environ))
         self._ending.callback(redirect(self._traffic.route).undo)
 

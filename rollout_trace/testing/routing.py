@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from rollout_trace.process.routes import Redirected
+from rollout_trace.process.redirect import Redirected
 from rollout_trace.testing.upstreams import base_addresses, child_environment, upstream_of
 from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 

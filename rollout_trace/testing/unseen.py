@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
 from rollout_trace.clients import recorder
-from rollout_trace.process.routes import CALL_HEADER
-from rollout_trace.record.call import Settings
+from rollout_trace.process.redirect import CALL_HEADER
+from rollout_trace.record.settings import Settings
 from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
 from ._messages import ConnectionCut, RequestRecord, Response

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange, Outcome
-from rollout_trace.process.routes import CALL_HEADER
+from rollout_trace.process.redirect import CALL_HEADER
 
 from ._messages import ConnectionCut, RequestRecord, Response
 from .matching import Request

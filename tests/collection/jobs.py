@@ -131,7 +131,7 @@ def ask_signals() -> str:
 def ask_environment() -> str:
     """What a recorder would take from the environment of this process."""
     from rollout_trace.process.child_tasks import BOOT
-    from rollout_trace.process.environment import child_environment
+    from rollout_trace.process.children import child_environment
     from rollout_trace.record import ancestry
 
     names = sorted(name for name in os.environ if name.startswith("ROLLOUT_TRACE_"))

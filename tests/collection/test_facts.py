@@ -15,7 +15,7 @@ import rollout_trace as rt
 from rollout_trace.collection.facts import facts_of
 from rollout_trace.data import costs
 from rollout_trace.data.model import Step
-from rollout_trace.record.tally import reason_without_ids
+from rollout_trace.process.exits import reason_without_ids
 from rollout_trace.train.sequences import count_drift
 from tests.strategies import PROFILE, trajectories
 from tests.train.test_drift import REPORTS, recorded

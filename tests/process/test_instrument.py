@@ -352,6 +352,22 @@ def test_engines_by_address(server: ScriptedServer) -> None:
     assert [step.completion_token_ids is not None for step in trajectory.steps][:4] == [True, False, True, False]
 
 
+def test_auto_finds_the_engine_behind_an_sdk(server: ScriptedServer) -> None:
+    async def ask() -> None:
+        async with new_client(server, openai.AsyncOpenAI) as client:
+            await client.chat.completions.create(**CHAT)
+
+    with rt.instrument(engine="auto"), rt.trajectory() as trajectory:
+        new_client(server).chat.completions.create(**CHAT)
+        asyncio.run(ask())
+        # Made by no SDK: nothing is detected.
+        httpx.post(f"{server.base_url}/chat/completions", json=CHAT)
+    assert [step.engine for step in trajectory.steps] == ["vllm", "vllm", None]
+    assert [step.completion_token_ids is None for step in trajectory.steps] == [False, False, True]
+    # Detected once.
+    assert [request.path for request in server.requests].count("/v1/models") == 1
+
+
 def test_the_api_of_a_provider_is_not_asked_for_what_the_own_server_has() -> None:
     sent: list[bytes] = []
 

@@ -19,7 +19,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.integration import ModelFrame
 from rollout_trace.record import sink
-from rollout_trace.record.bounds import held_bytes
+from rollout_trace.record.decoder import held_bytes
 from rollout_trace.record.state import log_of
 from rollout_trace.testing import ScriptedServer
 from tests.amount import some
@@ -257,7 +257,7 @@ MANY_ORPHANS = """
 import logging
 import rollout_trace as rt
 from rollout_trace.clients import recorder
-from rollout_trace.record.call import Settings
+from rollout_trace.record.settings import Settings
 
 logging.disable()
 for _ in range(1001):

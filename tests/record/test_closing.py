@@ -14,8 +14,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.record import recording as recording_module
-from rollout_trace.record.episode import Episode
 from rollout_trace.record.log import StepLog
+from rollout_trace.record.state import Episode
 from rollout_trace.testing import Fault, ScriptedServer
 
 

@@ -16,9 +16,9 @@ from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import EXTRAS
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
-from rollout_trace.record.call import Settings
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.redaction import Redactor
+from rollout_trace.record.settings import Settings
 from rollout_trace.testing.recordings import load_exchanges
 from tests.amount import amount
 from tests.file.test_extras import conversation

@@ -10,9 +10,10 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.record.call import Call, Failure, Settings
+from rollout_trace.record.call import Call, Failure
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.redaction import Redactor
+from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import state_of
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
 from tests.file.processes import run

@@ -17,8 +17,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.record import sink, write_queue
-from rollout_trace.record.episode import Episode
 from rollout_trace.record.redaction import Redactor
+from rollout_trace.record.state import Episode
 from rollout_trace.testing import Fault, ScriptedServer
 
 

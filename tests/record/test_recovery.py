@@ -21,8 +21,8 @@ from rollout_trace.clients import recorder
 from rollout_trace.file import journal as form
 from rollout_trace.file import journal as journal_files
 from rollout_trace.record import call as call_module
-from rollout_trace.record.call import Settings
 from rollout_trace.record.journal import Journal
+from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import state_of
 from rollout_trace.testing import Reply, ScriptedServer
 

@@ -204,7 +204,7 @@ def test_a_stream_in_flight_is_abandoned_with_what_came(tmp_path: Path, monkeypa
 
 def test_a_retry_in_flight_drops_what_came_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rollout_trace.clients import recorder
-    from rollout_trace.record.call import Settings
+    from rollout_trace.record.settings import Settings
 
     monkeypatch.setattr(call_module, "JOURNAL_SECONDS", 0.0)
     journal = Journal(tmp_path / "out.jsonl")

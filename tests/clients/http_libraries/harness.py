@@ -22,8 +22,8 @@ from rollout_trace.clients import aiohttp as aiohttp_client
 from rollout_trace.clients import httpx as httpx_client
 from rollout_trace.clients import requests as requests_client
 from rollout_trace.process.patches import Patches
-from rollout_trace.record.call import Settings
 from rollout_trace.record.recording import current_recording
+from rollout_trace.record.settings import Settings
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from rollout_trace.wire.profiles import profile
 from rollout_trace.wire.protocols import protocol_of_path

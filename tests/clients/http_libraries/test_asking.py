@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollout_trace.clients import ask
-from rollout_trace.record.call import Settings
+from rollout_trace.record.settings import Settings
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response
 from rollout_trace.wire.engine import Engine, resolve

@@ -9,7 +9,7 @@ from typing import Any
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace.clients.openai import protocol_of
+from rollout_trace.clients.sdks import protocol_of
 from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from rollout_trace.testing._server import LoopbackServer
 

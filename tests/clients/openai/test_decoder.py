@@ -11,9 +11,10 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace.record import call as call_module
-from rollout_trace.record.call import Settings
+from rollout_trace.record import decoder as call_module
+from rollout_trace.record.call import Call
 from rollout_trace.record.decoder import Decoder, decoder
+from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import log_of
 from rollout_trace.testing import Reply, ScriptedServer
 
@@ -82,7 +83,7 @@ def test_a_fork_has_a_thread_of_its_own(client: OpenAI) -> None:
     child = os.fork()
     if child == 0:
         done = threading.Event()
-        started = decoder.submit(call_module.Call(Settings(lambda *_: None), "x"), 1, done.set)
+        started = decoder.submit(Call(Settings(lambda *_: None), "x"), 1, done.set)
         os._exit(0 if started and done.wait(30) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

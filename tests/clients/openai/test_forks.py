@@ -182,7 +182,7 @@ def test_a_fork_while_other_threads_hold_every_lock(tmp_path: Path) -> None:
     assert {
         "rollout_trace.guard._lock",
         "rollout_trace.record.recording._lock",
-        "rollout_trace.record.episode._lock",
+        "rollout_trace.record.lifecycle._lock",
         "rollout_trace.clients.detect._lock",
     } <= set(found["places"])
     assert {"StepLog._lock", "_Pending._lock", "JSONLWriter._lock"} <= set(found["places"])
@@ -209,11 +209,11 @@ import rollout_trace as rt
 with rt.recording(sys.argv[1]):
     with rt.trajectory("parent"):
         pass
-    from rollout_trace.record import episode, recording
+    from rollout_trace.record import lifecycle, recording
     held = threading.Event()
 
     def hold():
-        with recording._lock, episode._lock:
+        with recording._lock, lifecycle._lock:
             held.set()
             threading.Event().wait()
 

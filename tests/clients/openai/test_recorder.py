@@ -17,9 +17,9 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.clients import recorder
 from rollout_trace.clients.httpx import http_kind, wrap_httpx
-from rollout_trace.clients.openai import protocol_of
+from rollout_trace.clients.sdks import protocol_of
 from rollout_trace.data.model import STEP_FIELDS
-from rollout_trace.record.call import Settings
+from rollout_trace.record.settings import Settings
 from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace.wire.profiles import profile
 from tests.clients.either import Kind, done, drive, entered

@@ -111,9 +111,9 @@ HOOKS: dict[str, set[str]] = {
     "record.call.Call.attempt_failed": FAILED,
     "record.call.Call.size": ALL,
     "clients.recorder.place": ALL,
-    "clients.stainless_calls.tee": STREAMS,
-    "clients.stainless_calls.Request._add_capture_fields": ALL,
-    "clients.openai.protocol_of": ALL,
+    "clients.stainless.tee": STREAMS,
+    "clients.stainless.Request._add_capture_fields": ALL,
+    "clients.sdks.protocol_of": ALL,
     "record.call_steps.exchange_of": ALL,
     "record.call_steps.unpack": ALL,
     "record.log.StepLog.add": ALL,
@@ -123,7 +123,7 @@ HOOKS: dict[str, set[str]] = {
 }
 # Those that belong to one call, whose step says so.
 ON_THE_STEP = {name for name in HOOKS if name.startswith("record.call.Call.") and name != "record.call.Call.__init__"}
-ON_THE_STEP |= {"clients.stainless_calls.tee", "record.call_steps.exchange_of", "record.call_steps.unpack"}
+ON_THE_STEP |= {"clients.stainless.tee", "record.call_steps.exchange_of", "record.call_steps.unpack"}
 
 
 class Observed:

@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace.record import call as call_module
+from rollout_trace.record import decoder as call_module
 from rollout_trace.testing import ScriptedServer
 
 MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]

@@ -417,7 +417,7 @@ def test_a_recorder_that_fails(kind: Kind, part: str, monkeypatch: pytest.Monkey
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(f"rollout_trace.clients.exchange.{part}", fail)
+    monkeypatch.setattr(f"rollout_trace.clients.recorder.{part}", fail)
     with Refusing() as server:
         monkeypatch.delenv("PYTEST_CURRENT_TEST")
         outcome, (step,) = on(kind, server, chat, VLLM)

@@ -10,7 +10,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.data.model import STEP_FIELDS
-from rollout_trace.record import call as call_module
+from rollout_trace.record import decoder as call_module
 from rollout_trace.testing import Fault, Reply
 from tests.clients.either import Kind, done, shown
 

@@ -38,7 +38,7 @@ def test_a_run_that_is_stopped_stops(project: Project, stop: str) -> None:
     project.pytester.makeconftest("""
 def pytest_unconfigure():
     import socket
-    from rollout_trace.process import environment, routes
+    from rollout_trace.process import children as environment, redirect as routes
     print("LEFT", routes._routes, environment.for_children, socket.getaddrinfo.__module__)
 """)
     result = project.run_apart("-s")
@@ -59,7 +59,7 @@ def test_open():
     next(stream)
 
 def test_two():
-    from rollout_trace.process import routes
+    from rollout_trace.process import redirect as routes
     assert not routes._routes
 """
 
