@@ -219,10 +219,12 @@ def _text_part(text: str) -> dict[str, str]:
 def completion_of(message: dict[str, Any]) -> Completion:
     """The completion that a message makes. Other fields go to ``extra``; nulls are left out."""
     rest = {name: value for name, value in message.items() if value is not None}
+    # Most messages are a text and nothing else.
+    if len(rest) == 2 and isinstance(rest.get("content"), str) and isinstance(rest.get("role"), str):
+        return new_completion(role=rest["role"] or "assistant", content=rest["content"])
     role = _text(rest, "role")
     refusal = reasoning = None
     calls: tuple[ToolCall, ...] = ()
-    # Most messages are a text and nothing else.
     if len(rest) > 1 or "content" not in rest:
         refusal, reasoning = _text(rest, "refusal"), _text(rest, "reasoning")
         if not reasoning or rest.get("reasoning_content") in ("", reasoning):
