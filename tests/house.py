@@ -33,12 +33,12 @@ DOORS = frozenset(
 
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 17),
-    "data": (3850, 15),
+    "data": (3950, 15),
     "wire": (10650, 40),
     "file": (10050, 32),
     "record": (7750, 26),
     "clients": (6450, 26),
-    "process": (2750, 18),
+    "process": (2800, 18),
     "train": (2750, 12),
     "integration": (750, 6),
     "collection": (7950, 53),

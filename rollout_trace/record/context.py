@@ -20,7 +20,7 @@ from rollout_trace.data import user_values
 from rollout_trace.data.trajectory import Trajectory, new_trajectory, to_task
 from rollout_trace.record import episode, lifecycle, program, scope
 from rollout_trace.record.recording import current_recording, set_current_recording
-from rollout_trace.record.scope import current_scope
+from rollout_trace.record.scope import current_frame, current_scope
 from rollout_trace.record.state import state_of
 
 if TYPE_CHECKING:
@@ -224,8 +224,12 @@ def present() -> Carried:
 
 def worth_carrying() -> Carried | None:
     """What is current here; None if nothing is."""
-    here = present()
-    return None if here.trajectory is None and here.frame is None and here.recording is None else here
+    # Mostly nothing is, wherever a program starts a thread: nothing is made for that.
+    trajectory, frame, recording = current_scope.get(), current_frame.get(), current_recording()
+    if trajectory is None and frame is None and recording is None:
+        return None
+    # The class's own function, which is of Python, takes as long as all the rest.
+    return tuple.__new__(Carried, (trajectory, frame, recording))
 
 
 def switch(to: Carried) -> Carried:
