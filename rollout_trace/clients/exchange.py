@@ -18,7 +18,6 @@ from rollout_trace.clients.ask import (
     without_refused,
 )
 from rollout_trace.clients.detect import drive, drive_async
-from rollout_trace.clients.exact_turns import Asking, exact_turn, was_dropped
 from rollout_trace.clients.recorder import current
 from rollout_trace.wire.added_chunks import answers_to
 from rollout_trace.wire.errors import error_of
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from rollout_trace.clients.detect import Inquiry, Reply
+    from rollout_trace.clients.exact_turns import Asking
     from rollout_trace.record.call import Call, Settings
 
 
@@ -140,6 +140,9 @@ class Exchange:
             guard.failed("exact_turn", self.call, error)
 
     def _asking(self) -> Asking:
+        # Imported on use: few programs ask for it.
+        from rollout_trace.clients.exact_turns import exact_turn
+
         assert self.call is not None
         return exact_turn(self.call, self._address, self._caller_body() or {})
 
@@ -178,7 +181,10 @@ class Exchange:
             remaining = without_refused(self.call, self._added, self._caller_body() or {}, status, content)
             if remaining is None:
                 return False
-            was_dropped(self.call, remaining, f"HTTP {status}: {error_of(content, status).message[:300]}")
+            if self.call.exact_turn is not None:
+                from rollout_trace.clients.exact_turns import was_dropped
+
+                was_dropped(self.call, remaining, f"HTTP {status}: {error_of(content, status).message[:300]}")
             self._set_added(remaining)
             self.call.attempt_failed(error)
             return True
