@@ -251,7 +251,8 @@ def counts_in(shape: Shape, values: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 def totals_in(shape: Shape, values: Mapping[str, Any]) -> dict[str, int] | None:
     """As ``counts_in``, where prompt and completion are all that is counted, once each; None of any other object."""
-    names, own = _TOTALS[shape], {}
+    own: dict[str, int] = {}
+    names = _TOTALS[shape]
     for name, value in values.items():
         count = names.get(name)
         if count is None or count in own or type(value) is not int or not 0 <= value < _LIMIT:

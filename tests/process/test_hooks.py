@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,26 @@ def test_a_hook_that_does_not_fit_its_framework_is_left_out(installed: Path, cap
     with rt.instrument(hooks=True):
         importlib.import_module("fake_framework")
     assert "the hook of the integration 'fake' could not be started: AttributeError" in caplog.messages[-1]
+
+
+def test_the_hook_of_an_integration_in_an_archive_is_started(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(installed / "broken-1.0.dist-info")
+    archive = shutil.make_archive(str(installed.parent / "archive"), "zip", installed)
+    monkeypatch.setattr(sys, "path", [archive, *(place for place in sys.path if place != str(installed))])
+    with rt.instrument(hooks=True):
+        assert importlib.import_module("fake_framework").recorded == [1]
+
+
+def test_what_reads_distributions_is_not_imported_where_no_integration_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other-1.0.dist-info").mkdir()
+    (tmp_path / "other-1.0.dist-info" / "entry_points.txt").write_text("[console_scripts]\nother = other:main\n")
+    monkeypatch.setattr(hooks, "_hooks", None)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "missing")])
+    monkeypatch.delitem(sys.modules, "importlib.metadata", raising=False)
+    with rt.instrument(hooks=True):
+        assert "importlib.metadata" not in sys.modules
 
 
 def test_hooks_is_true_or_false() -> None:
