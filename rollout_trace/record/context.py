@@ -215,11 +215,13 @@ class Carried(NamedTuple):
 
 
 NOTHING = Carried(None, None, None)
+# The class's own function is one of Python, and takes as long as all the rest.
+_new = tuple.__new__
 
 
 def present() -> Carried:
     """What is current here."""
-    return Carried(current_scope.get(), scope.entered(), current_recording())
+    return _new(Carried, (current_scope.get(), current_frame.get(), current_recording()))
 
 
 def worth_carrying() -> Carried | None:
@@ -228,8 +230,7 @@ def worth_carrying() -> Carried | None:
     trajectory, frame, recording = current_scope.get(), current_frame.get(), current_recording()
     if trajectory is None and frame is None and recording is None:
         return None
-    # The class's own function, which is of Python, takes as long as all the rest.
-    return tuple.__new__(Carried, (trajectory, frame, recording))
+    return _new(Carried, (trajectory, frame, recording))
 
 
 def switch(to: Carried) -> Carried:

@@ -220,8 +220,9 @@ def completion_of(message: dict[str, Any]) -> Completion:
     """The completion that a message makes. Other fields go to ``extra``; nulls are left out."""
     rest = {name: value for name, value in message.items() if value is not None}
     # Most messages are a text and nothing else.
-    if len(rest) == 2 and isinstance(rest.get("content"), str) and isinstance(rest.get("role"), str):
-        return new_completion(role=rest["role"] or "assistant", content=rest["content"])
+    content = rest.get("content")
+    if isinstance(content, str) and (len(rest) == 1 or (len(rest) == 2 and isinstance(rest.get("role"), str))):
+        return new_completion(role=rest.get("role") or "assistant", content=content)
     role = _text(rest, "role")
     refusal = reasoning = None
     calls: tuple[ToolCall, ...] = ()
