@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.detect import Inquiry, Reply
-from rollout_trace.clients.http_exchange import HTTPExchange, may_be_call
+from rollout_trace.clients.http_exchange import HTTPExchange, asking, may_be_call
 from rollout_trace.clients.recorder import HTTPStatusError, ResponseHead
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import added_chunks
@@ -37,11 +37,14 @@ def recorded_request(base: Any, settings: Settings) -> Any:
     async def _request(self: Any, method: Any, str_or_url: Any, *args: Any, **kwargs: Any) -> Any:
         exchange = _begin(self, method, str_or_url, kwargs, settings)
         if exchange is None:
-            with guard.hidden_frame:
+            try:
                 return await original(self, method, str_or_url, *args, **kwargs)
+            except BaseException as error:
+                guard.hide_frame(error)
+                raise
         with exchange:
             if exchange.wants_ids:
-                await exchange.send_ids_async(lambda inquiry: exchange.ask_async(original, self, inquiry, args, {}))
+                await exchange.send_ids_async(asking(exchange.ask_async, original, self, args, {}))
             response = await original(self, method, str_or_url, *args, **exchange.next_attempt())
             while await exchange.was_refused_async(response):
                 response = await original(self, method, str_or_url, *args, **exchange.next_attempt())

@@ -12,9 +12,8 @@ from rollout_trace import guard
 from rollout_trace.record.call import Refusal
 from rollout_trace.wire.engine import NO_TOP_K, lacks_top_k, value_at, wishes_for
 from rollout_trace.wire.errors import error_of
-from rollout_trace.wire.exact_turns import FIELDS
 from rollout_trace.wire.lenient import loads
-from rollout_trace.wire.profiles import AUTO, added_fields
+from rollout_trace.wire.profiles import AUTO, PROMPT_FIELDS, added_fields
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
@@ -269,7 +268,7 @@ def update_refusals(call: Call, address: Callable[[], object], body: Callable[[]
             _remember(key, refusal)
 
 
-ID_FIELDS = frozenset({name.partition(".")[0] for name in FIELDS.values()})
+ID_FIELDS = frozenset({name.partition(".")[0] for name in PROMPT_FIELDS.values()})
 """Fields that hold the ids of a prompt, or the object with them."""
 
 

@@ -24,7 +24,6 @@ from rollout_trace.wire.chat_messages import tool_of
 from rollout_trace.wire.chat_template import tokenizer_at
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.exact_turns import (
-    FIELDS,
     NO_ANSWER_COUNTS,
     TEMPLATE_FIELDS,
     ByText,
@@ -36,6 +35,7 @@ from rollout_trace.wire.exact_turns import (
     prompt_ids,
     prompt_of,
 )
+from rollout_trace.wire.profiles import PROMPT_FIELDS
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.turn_index import has_media, plain
 
@@ -71,7 +71,8 @@ def exact_turn(call: Call, address: Callable[[], object], body: Mapping[str, Any
     if not isinstance(log, StepLog) or log.is_bounded or profile is None:
         return {}
     wishes = call.settings.wishes
-    if wishes is not None and wishes.name != profile.name and not any(engine == profile.name for engine, _ in FIELDS):
+    is_known = any(engine == profile.name for engine, _ in PROMPT_FIELDS)
+    if wishes is not None and wishes.name != profile.name and not is_known:
         # A provider's API beside the server that was named, or what was detected.
         return {}
     timer = _Timer()

@@ -228,11 +228,14 @@ def recorded(kind: type[HTTPExchange], name: str, base: Any, settings: Settings)
         original = getattr(base, name)
         exchange = kind.begun(request, settings)
         if exchange is None:
-            with guard.hidden_frame:
+            try:
                 return original(self, request, *args, **kwargs)
+            except BaseException as error:
+                guard.hide_frame(error)
+                raise
         with exchange:
             if exchange.wants_ids:
-                exchange.send_ids(lambda inquiry: exchange.ask(original, self, inquiry, args, kwargs))
+                exchange.send_ids(asking(exchange.ask, original, self, args, kwargs))
             response = original(self, exchange.next_attempt(), *args, **kwargs)
             while exchange.was_refused(response):
                 response = original(self, exchange.next_attempt(), *args, **kwargs)
@@ -250,11 +253,14 @@ def recorded_async(kind: type[HTTPExchange], name: str, base: Any, settings: Set
         original = getattr(base, name)
         exchange = kind.begun(request, settings)
         if exchange is None:
-            with guard.hidden_frame:
+            try:
                 return await original(self, request, *args, **kwargs)
+            except BaseException as error:
+                guard.hide_frame(error)
+                raise
         with exchange:
             if exchange.wants_ids:
-                await exchange.send_ids_async(lambda inquiry: exchange.ask_async(original, self, inquiry, args, kwargs))
+                await exchange.send_ids_async(asking(exchange.ask_async, original, self, args, kwargs))
             response = await original(self, exchange.next_attempt(), *args, **kwargs)
             while await exchange.was_refused_async(response):
                 response = await original(self, exchange.next_attempt(), *args, **kwargs)
@@ -262,6 +268,14 @@ def recorded_async(kind: type[HTTPExchange], name: str, base: Any, settings: Set
         return response
 
     return send
+
+
+def asking(ask: Any, send: Any, client: Any, args: Any, kwargs: Any) -> Any:
+    """Makes what asks the server, by ``HTTPExchange.ask`` or ``ask_async``.
+
+    Not a function inside ``send``, whose variables would then be slower for every request of the program.
+    """
+    return lambda inquiry: ask(send, client, inquiry, args, kwargs)
 
 
 def may_be_call(settings: Settings, method: str, url: str) -> bool:

@@ -33,7 +33,6 @@ from rollout_trace.clients.ask import (
     without_refused,
 )
 from rollout_trace.clients.detect import drive, drive_async
-from rollout_trace.clients.exact_turns import Asking, exact_turn, was_dropped
 from rollout_trace.record.call import Call, Failure, end
 from rollout_trace.record.decoder import drain
 from rollout_trace.record.scope import place
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from rollout_trace.clients.detect import Inquiry, Reply
+    from rollout_trace.clients.exact_turns import Asking
     from rollout_trace.record.settings import Settings
 
 P = ParamSpec("P")
@@ -295,6 +295,9 @@ class Exchange:
 
     def _asking(self) -> Asking:
         assert self.call is not None
+        # Imported on use: few programs ask for it.
+        from rollout_trace.clients.exact_turns import exact_turn
+
         return exact_turn(self.call, self._address, self._caller_body() or {})
 
     def _add_ids(self, field: dict[str, Any]) -> None:
@@ -332,7 +335,10 @@ class Exchange:
             remaining = without_refused(self.call, self._added, self._caller_body() or {}, status, content)
             if remaining is None:
                 return False
-            was_dropped(self.call, remaining, f"HTTP {status}: {error_of(content, status).message[:300]}")
+            if self.call.exact_turn is not None:
+                from rollout_trace.clients.exact_turns import was_dropped
+
+                was_dropped(self.call, remaining, f"HTTP {status}: {error_of(content, status).message[:300]}")
             self._set_added(remaining)
             self.call.attempt_failed(error)
             return True

@@ -154,9 +154,31 @@ SPAN_COSTS: Final = (
 COST_HEADER: Final = "x-litellm-response-cost"
 """LiteLLM's proxy 1.110, source: US dollars."""
 
-_PARTS: Final = ("cache_read", "cache_write", "reasoning")
+_SIDES: Final = frozenset({"input", "output"})
+_PARTS: Final = frozenset({"cache_read", "cache_write", "reasoning"})
+_SIDES_AND_PARTS: Final = _SIDES | _PARTS
+_ALL_BUT_TOOLS: Final = _SIDES_AND_PARTS | {"total"}
 _LIMIT: Final = 2**63
 _PLACES: Final = {shape: tuple(row for row in COUNTS if row.shape == shape) for shape in get_args(Shape)}
+
+
+def _tree(rows: Iterable[CountPlace]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for row in rows:
+        inside = found
+        for name in row.path[:-1]:
+            inside = inside.setdefault(name, {})
+        inside[row.path[-1]] = row
+    return found
+
+
+_TREES: Final = {shape: _tree(rows) for shape, rows in _PLACES.items()}
+"""By shape: a place, or what is inside, by name."""
+_TOTALS: Final = {
+    shape: {row.path[0]: row.count for row in rows if row.count in (*_SIDES, "total") and len(row.path) == 1}
+    for shape, rows in _PLACES.items()
+}
+"""By shape: names of the counts of prompt, completion and both."""
 
 
 def is_count(value: Any) -> TypeGuard[float]:
@@ -173,7 +195,7 @@ def count_at(values: Any, path: Sequence[str]) -> int | None:
 def value_at(values: Any, path: Sequence[str]) -> Any:
     """The value at a path of an object; None where there is none."""
     for name in path:
-        values = values.get(name) if isinstance(values, Mapping) else None
+        values = values.get(name) if isinstance(values, (dict, Mapping)) else None
     return values
 
 
@@ -183,31 +205,77 @@ def counts_from(shape: Shape, get: Callable[[Path], int | None]) -> tuple[dict[s
     Where several places have one, the largest holds: gateways fill fields that they do not know with zeros.
     ``get``: the count at a path; None where there is none.
     """
-    read = [(row, value) for row in _PLACES[shape] if (value := get(row.path)) is not None]
+    return _found([(row, value) for row in _PLACES[shape] if (value := get(row.path)) is not None])
+
+
+def counts_in(shape: Shape, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Path]]:
+    """As ``counts_from``, of an object of counts. Its few names are looked up, not the many of the table."""
+    read: list[tuple[CountPlace, int]] = []
+    _read_into(read, values, _TREES[shape])
+    return _found(read)
+
+
+def totals_in(shape: Shape, values: Mapping[str, Any]) -> dict[str, int] | None:
+    """As ``counts_in``, where prompt and completion are all that is counted, once each; None of any other object."""
     own: dict[str, int] = {}
-    for row, value in read:
-        own[row.count] = max(value, own.get(row.count, 0))
-    beside = {row.count for row, _ in read if row.beside}
-    if own.get("total") == own.get("input", 0) + own.get("output", 0) and _cached(own) <= own.get("input", 0):
-        # Of one name in two ways: inspect_ai before 2026-02 had what was read from a cache in some providers' input.
-        beside -= {"cache_read", "cache_write"}
-    sent = (_with(own, "input", beside - {"reasoning"}), _with(own, "output", beside & {"reasoning"}))
-    now = _settled(*sent, own)
-    found = {"input": now[0], "output": now[1], **{name: own.get(name) for name in _PARTS}}
+    names = _TOTALS[shape]
+    for name, value in values.items():
+        count = names.get(name)
+        if count is None or count in own or type(value) is not int or not 0 <= value < _LIMIT:
+            return None
+        own[count] = value
+    total = own.pop("total", None)
+    return own if len(own) == 2 and total in (None, own["input"] + own["output"]) else None
+
+
+def _read_into(read: list[tuple[CountPlace, int]], values: Mapping[str, Any], places: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        place = places.get(name)
+        if type(place) is CountPlace:
+            if type(value) is int and 0 <= value < _LIMIT:
+                read.append((place, value))
+            elif is_count(value):
+                read.append((place, int(value)))
+        elif place is not None and isinstance(value, (dict, Mapping)):
+            _read_into(read, value, place)
+
+
+def _found(read: Sequence[tuple[CountPlace, int]]) -> tuple[dict[str, Any], list[Path]]:
+    own: dict[str, int] = {row.count: value for row, value in read}
+    if len(own) < len(read):
+        for row, value in read:
+            own[row.count] = max(value, own[row.count])
+    get = own.get
+    prompt, sampled = get("input"), get("output")
+    if beside := {row.count for row, _ in read if row.beside and own[row.count]}:
+        if get("total") == get("input", 0) + get("output", 0) and _cached(own) <= get("input", 0):
+            # Of one name in two ways: inspect_ai before 2026-02 had what was read from a cache in the input of some
+            # providers.
+            beside -= {"cache_read", "cache_write"}
+        for name in beside:
+            if name == "reasoning":
+                sampled = None if sampled is None else sampled + own[name]
+            else:
+                prompt = None if prompt is None else prompt + own[name]
+    sent = (prompt, sampled)
+    # Mostly there is nothing to put them right by.
+    now = sent if own.keys() <= _SIDES else _settled(*sent, own)
+    found = {
+        "input": now[0],
+        "output": now[1],
+        "cache_read": get("cache_read"),
+        "cache_write": get("cache_write"),
+        "reasoning": get("reasoning"),
+    }
     # What was put right is kept as it was sent.
-    is_right = sent[0] == now[0] and sent[1] in (None, now[1])
-    said = {*_PARTS, *(("input", "output") if is_right else ())}
-    if is_right and own.get("total") == sum(filter(None, now)):
-        said.add("total")
+    said = _PARTS
+    if sent == now or (sent[0] == now[0] and sent[1] is None):
+        said = _ALL_BUT_TOOLS if get("total") == (now[0] or 0) + (now[1] or 0) else _SIDES_AND_PARTS
     return found, [row.path for row, value in read if not value or (row.count in said and value == own[row.count])]
 
 
 def _cached(own: Mapping[str, int]) -> int:
     return own.get("cache_read", 0) + own.get("cache_write", 0)
-
-
-def _with(own: Mapping[str, int], side: str, beside: Iterable[str]) -> int | None:
-    return own[side] + sum(own[name] for name in beside) if side in own else None
 
 
 def _settled(read: int | None, written: int | None, own: Mapping[str, int]) -> tuple[int | None, int | None]:

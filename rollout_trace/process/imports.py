@@ -35,7 +35,7 @@ class ImportWatch:
             hooks = self._hooks.setdefault(name, [])
             if hook not in hooks:
                 hooks.append(hook)
-        self.look()
+        self.look(name)
 
     def remove(self, name: str, hook: Hook) -> None:
         """Has a function run no more."""
@@ -49,12 +49,15 @@ class ImportWatch:
             if not self._hooks and self._finder in sys.meta_path:
                 sys.meta_path.remove(self._finder)
 
-    def look(self) -> None:
-        """Runs the functions for modules that have been imported unseen, and puts the finder first again."""
+    def look(self, only: str | None = None) -> None:
+        """Runs the functions for modules that have been imported unseen, and puts the finder first again.
+
+        ``only``: the one name to look for; without it all.
+        """
         with _lock:
             if self._hooks and (not sys.meta_path or sys.meta_path[0] is not self._finder):
                 sys.meta_path[:] = [self._finder, *(one for one in sys.meta_path if one is not self._finder)]
-            names = list(self._hooks)
+            names = list(self._hooks) if only is None else [only]
         for name in names:
             module = sys.modules.get(name)
             if module is not None and not self._is_half_imported(module):

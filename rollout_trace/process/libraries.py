@@ -76,13 +76,16 @@ def _first(request: Any, patches: Patches, clients: RecordedClients) -> Any:
 
     @functools.wraps(request)
     def replaced(client: Any, *args: Any, **kwargs: Any) -> Any:
-        with guard.hidden_frame:
+        try:
             if not patches.is_active or stainless.is_recording(type(client)):
                 return request(client, *args, **kwargs)
             # A client made before. Not by its new class: a `request` of the user's own, which calls this, would run
             # twice.
             clients.adopt(client)
             return first(client, *args, **kwargs)
+        except BaseException as error:
+            guard.hide_frame(error)
+            raise
 
     return replaced
 
@@ -92,11 +95,14 @@ def _first_async(request: Any, patches: Patches, clients: RecordedClients) -> An
 
     @functools.wraps(request)
     async def replaced(client: Any, *args: Any, **kwargs: Any) -> Any:
-        with guard.hidden_frame:
+        try:
             if not patches.is_active or stainless.is_recording(type(client)):
                 return await request(client, *args, **kwargs)
             clients.adopt(client)
             return await first(client, *args, **kwargs)
+        except BaseException as error:
+            guard.hide_frame(error)
+            raise
 
     return replaced
 

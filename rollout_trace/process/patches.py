@@ -66,8 +66,11 @@ class Patches:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(original)
             def replaced(*args: Any, **kwargs: Any) -> Any:
-                with guard.hidden_frame:
+                try:
                     return function(original, *args, **kwargs) if self.is_active else original(*args, **kwargs)
+                except BaseException as error:
+                    guard.hide_frame(error)
+                    raise
 
             return replaced
 

@@ -8,7 +8,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from rollout_trace.guard import hidden_frame
+from rollout_trace.guard import hidden_frame, hide_frame
 from rollout_trace.process.patches import Patches, wrapping
 from rollout_trace.record import context as contexts
 from rollout_trace.record import scope
@@ -36,8 +36,10 @@ class Task:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         before = contexts.switch(self.context)
         try:
-            with hidden_frame:
-                return self.function(*args, **kwargs)
+            return self.function(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
         finally:
             # A pool's thread waits for its next task then: it must not hold the trajectory of this one.
             contexts.switch(before)
@@ -70,8 +72,10 @@ class Run:
             contexts.switch(self.context)
         del self.context
         try:
-            with hidden_frame:
-                run()
+            run()
+        except BaseException as error:
+            hide_frame(error)
+            raise
         finally:
             # The context may be one that was given to the thread, and go on to exist.
             contexts.switch(before)
@@ -90,8 +94,10 @@ def with_nothing_current(function: Callable[..., Any], /, *args: Any, **kwargs: 
     """Calls what starts the threads of a pool: they outlive the trajectory, and run the tasks of others."""
     before = contexts.switch(contexts.NOTHING)
     try:
-        with hidden_frame:
-            return function(*args, **kwargs)
+        return function(*args, **kwargs)
+    except BaseException as error:
+        hide_frame(error)
+        raise
     finally:
         contexts.switch(before)
 
@@ -104,18 +110,17 @@ def begin(patches: Patches) -> None:
 
 def _start(original: Callable[..., None], thread: threading.Thread) -> None:
     context = contexts.worth_carrying()
-    if context is None or _is_of_a_pool(thread):
-        with hidden_frame:
-            return original(thread)
-    run = Run(thread, context)
-    # On the instance: a patch of `Thread.run` would not reach subclasses that have their own.
-    thread.__dict__["run"] = run
+    run = None
     try:
-        with hidden_frame:
-            return original(thread)
-    except BaseException:
-        # It has been started before, or no thread could be made.
-        run.remove()
+        if context is not None and not _is_of_a_pool(thread):
+            # On the instance: a patch of `Thread.run` would not reach subclasses that have their own.
+            thread.__dict__["run"] = run = Run(thread, context)
+        return original(thread)
+    except BaseException as error:
+        if run is not None:
+            # It has been started before, or no thread could be made.
+            run.remove()
+        hide_frame(error)
         raise
 
 
@@ -129,12 +134,15 @@ def _is_of_a_pool(thread: threading.Thread) -> bool:
 
 def _submit(original: Callable[..., Any], pool: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     context = contexts.worth_carrying()
-    with hidden_frame:
+    try:
         if context is None:
             return original(pool, fn, *args, **kwargs)
         # Interpreters of their own (Python 3.14) get the function pickled, and are not instrumented.
         is_pickled = any(one.__module__ == "concurrent.futures.interpreter" for one in type(pool).__mro__)
         return with_nothing_current(original, pool, fn if is_pickled else Task(fn, context), *args, **kwargs)
+    except BaseException as error:
+        hide_frame(error)
+        raise
 
 
 def _add_done_callback(original: Callable[..., None], future: Any, fn: Callable[..., Any]) -> None:
@@ -142,8 +150,11 @@ def _add_done_callback(original: Callable[..., None], future: Any, fn: Callable[
     context = contexts.worth_carrying()
     if context is not None and getattr(fn, "__module__", None) != "asyncio.futures":
         fn = Task(fn, context)
-    with hidden_frame:
+    try:
         return original(future, fn)
+    except BaseException as error:
+        hide_frame(error)
+        raise
 
 
 POOL_METHODS: Mapping[str, tuple[int, ...]] = {

@@ -129,6 +129,10 @@ class AttemptMark:
         return self.known.get("content-type")
 
 
+_HIDES_NOTHING: frozenset[str] = frozenset()
+"""One object: each call that waits would hold one of its own."""
+
+
 class Call:
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
@@ -164,7 +168,7 @@ class Call:
         """The model in the path of the request, where the body does not name it."""
         self.peeks: Callable[[bytes | None], bool] | None = None
         """Whether an error event at the beginning of the stream is about an added field; None where it cannot be."""
-        self.hides: frozenset[str] = frozenset()
+        self.hides = _HIDES_NOTHING
         """Names of the answers to added fields: a chunk of the stream with nothing else in it is not handed on."""
         self.profile = settings.engine
         """The engine whose capture fields are added; ``AUTO`` until it is detected."""

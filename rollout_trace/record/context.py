@@ -19,7 +19,7 @@ from rollout_trace.data import user_values
 from rollout_trace.data.trajectory import Trajectory, new_trajectory, to_task
 from rollout_trace.record import lifecycle, program, scope
 from rollout_trace.record.recording import current_recording, set_current_recording
-from rollout_trace.record.scope import current_scope
+from rollout_trace.record.scope import current_frame, current_scope
 from rollout_trace.record.state import state_of
 
 if TYPE_CHECKING:
@@ -210,17 +210,22 @@ class Carried(NamedTuple):
 
 
 NOTHING = Carried(None, None, None)
+# The class's own function is one of Python, and takes as long as all the rest.
+_new = tuple.__new__
 
 
 def present() -> Carried:
     """What is current here."""
-    return Carried(current_scope.get(), scope.entered(), current_recording())
+    return _new(Carried, (current_scope.get(), current_frame.get(), current_recording()))
 
 
 def worth_carrying() -> Carried | None:
     """What is current here; None if nothing is."""
-    here = present()
-    return None if here.trajectory is None and here.frame is None and here.recording is None else here
+    # Mostly nothing is, wherever a program starts a thread: nothing is made for that.
+    trajectory, frame, recording = current_scope.get(), current_frame.get(), current_recording()
+    if trajectory is None and frame is None and recording is None:
+        return None
+    return _new(Carried, (trajectory, frame, recording))
 
 
 def switch(to: Carried) -> Carried:

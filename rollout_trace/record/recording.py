@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -412,9 +412,8 @@ _open_recordings: list[recording] = []
 _lock = lock_for(__name__)
 
 
-def current_recording() -> recording | None:
-    """The recording block that this context is in, or was copied in; it may have closed since. None without one."""
-    return _current.get()
+current_recording: Callable[[], recording | None] = _current.get
+"""The recording block that this context is in, or was copied in; it may have closed since. None without one."""
 
 
 def set_current_recording(value: recording | None) -> None:

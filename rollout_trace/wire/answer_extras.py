@@ -83,8 +83,17 @@ def _kept(fields: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
+    if not isinstance(value, Raw):
+        return value
     try:
-        return loads(bytes(value)) if isinstance(value, Raw) else value
+        return json.decode(value)
+    except DECODE_ERRORS:
+        return _tolerant(bytes(value))
+
+
+def _tolerant(data: bytes) -> Any:
+    try:
+        return loads(data)
     except ValueError:
         return None
 

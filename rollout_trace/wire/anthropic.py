@@ -287,8 +287,9 @@ class MessageTokens:
 
     def add_message(self, message: dict[str, Any]) -> None:
         """Reads the ids and logprobs of an unstreamed message, those of its blocks excepted."""
-        self._set_prompt_ids(message)
-        self._whole = self._tokens_in(message)
+        if not message.keys().isdisjoint(NAMES):
+            self._set_prompt_ids(message)
+            self._whole = self._tokens_in(message)
 
     def add_part(self, values: Any) -> None:
         """Appends the ids and logprobs of a block, a delta, or the message that begins a stream."""

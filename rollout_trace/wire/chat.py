@@ -199,12 +199,12 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     for body in bodies:
         if body.usage is not None:
             add_usage(facts, body.usage)
-    told = list(map(_usual_extra, bodies))
-    # Nearly always all chunks tell the same.
-    told = told[:1] if told.count(told[0]) == len(told) else told
-    extra = {
-        name: value for values in told for name, value in zip(_USUAL_EXTRA, values, strict=True) if value is not None
-    }
+    telling = bodies
+    if streamed:
+        told = list(map(_usual_extra, bodies))
+        # Nearly always all chunks tell the same.
+        telling = bodies[:1] if told.count(told[0]) == len(told) else bodies
+    extra = {name: value for body in telling for name in _USUAL_EXTRA if (value := getattr(body, name)) is not None}
     choice.extra = extra or None
     if choice.completion_token_ids is not None:
         choice.completion_token_ids = array_of(choice.completion_token_ids, "i")

@@ -16,8 +16,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.wire.exact_turns import FIELDS
-from rollout_trace.wire.profiles import profile
+from rollout_trace.wire.profiles import PROMPT_FIELDS, profile
 from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
@@ -79,8 +78,8 @@ class Engine:
                 raise TypeError(f"Engine({option}={getattr(self, option)!r:.80}): expected True or False.")
         if self.thinking not in ("keep", "template"):
             raise ValueError(f"Engine(thinking={self.thinking!r:.80}): expected 'keep' or 'template'.")
-        if self.exact_turns and self.name != "auto" and self.name not in {engine for engine, _ in FIELDS}:
-            known = " and ".join(sorted({engine for engine, _ in FIELDS}))
+        if self.exact_turns and self.name != "auto" and self.name not in {engine for engine, _ in PROMPT_FIELDS}:
+            known = " and ".join(sorted({engine for engine, _ in PROMPT_FIELDS}))
             raise ValueError(f"Engine({self.name!r}, exact_turns=True): it is not known to take ids; {known} are.")
         if self.tokenizer is not None:
             _check_tokenizer(self.tokenizer)

@@ -19,21 +19,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from rollout_trace.data.exact_turn import Reason
+from rollout_trace.wire.profiles import PROMPT_FIELDS
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.turn_index import Found, calls_in, is_cut, plain
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
-
-FIELDS: Final[Mapping[tuple[str, str], str]] = {
-    # Ran: 0.32 and 0.33. Made for serving prefill and decoding apart; a server with no connector honours it.
-    ("vllm", "openai.chat"): "kv_transfer_params.prompt_token_ids",
-    ("vllm", "openai.responses"): "kv_transfer_params.prompt_token_ids",
-    ("vllm", "anthropic.messages"): "kv_transfer_params.prompt_token_ids",
-    # By source: 0.5.23, entrypoints/openai/protocol.py.
-    ("sglang", "openai.chat"): "input_ids",
-}
-"""The field that takes a prompt's ids beside its messages, by engine and protocol."""
 
 TEMPLATE_FIELDS: Final = (
     "add_generation_prompt",
@@ -154,7 +145,7 @@ def check_request(body: Mapping[str, Any], engine: str, protocol: str) -> str:
     Raises:
         ByText: it cannot be served by ids.
     """
-    field = FIELDS.get((engine, protocol))
+    field = PROMPT_FIELDS.get((engine, protocol))
     if field is None:
         raise ByText("engine", f"{engine} is not known to take ids in {protocol}.")
     if body.get(field.partition(".")[0]) is not None:
@@ -403,5 +394,5 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(two)))
 
 
-__all__ = ["FIELDS", "TEMPLATE_FIELDS", "ByText", "Render", "Rendering", "Seams", "check_request", "check_step",
+__all__ = ["TEMPLATE_FIELDS", "ByText", "Render", "Rendering", "Seams", "check_request", "check_step",
            "prompt_ids", "prompt_of"]  # fmt: skip

@@ -214,10 +214,13 @@ def _text_part(text: str) -> dict[str, str]:
 def completion_of(message: dict[str, Any]) -> Completion:
     """The completion that a message makes. Other fields go to ``extra``; nulls are left out."""
     rest = {name: value for name, value in message.items() if value is not None}
+    # Most messages are a text and nothing else.
+    content = rest.get("content")
+    if isinstance(content, str) and (len(rest) == 1 or (len(rest) == 2 and isinstance(rest.get("role"), str))):
+        return new_completion(role=rest.get("role") or "assistant", content=content)
     role = _text(rest, "role")
     refusal = reasoning = None
     calls: tuple[ToolCall, ...] = ()
-    # Most messages are a text and nothing else.
     if len(rest) > 1 or "content" not in rest:
         refusal, reasoning = _text(rest, "refusal"), _text(rest, "reasoning")
         if not reasoning or rest.get("reasoning_content") in ("", reasoning):

@@ -134,13 +134,17 @@ ID_REQUESTS: Final = (
 """Fields of a request that make an engine send ids."""
 _NVEXT_REQUESTS: Final = frozenset({"engine_data", "completion_token_ids"})
 """Items of ``nvext.extra_fields`` that make NVIDIA Dynamo send ids."""
+_ID_REQUESTS: Final = frozenset({*ID_REQUESTS, "nvext"})
 
 
 def requests_ids(sampling: Mapping[str, Any]) -> bool:
     """Whether a request with these parameters makes engines send token ids."""
+    if _ID_REQUESTS.isdisjoint(sampling):
+        return False
+    if any(sampling.get(name) for name in ID_REQUESTS):
+        return True
     fields = look_up(sampling, ("nvext", "extra_fields"), 0)
-    has_field = isinstance(fields, list) and any(name in fields for name in _NVEXT_REQUESTS)
-    return has_field or any(sampling.get(name) for name in ID_REQUESTS)
+    return isinstance(fields, list) and any(name in fields for name in _NVEXT_REQUESTS)
 
 
 LOGPROBS: Final[tuple[Path, ...]] = (

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 EngineName: TypeAlias = Literal["vllm", "sglang", "llama-server", "dynamo", "fireworks", "together", "openai", "auto"]
 """What serves the model; ``auto``: found out with requests before the first call."""
 
+PROMPT_FIELDS: Final[Mapping[tuple[str, str], str]] = {
+    # Ran: 0.32 and 0.33. Made for serving prefill and decoding apart; a server with no connector honours it.
+    ("vllm", "openai.chat"): "kv_transfer_params.prompt_token_ids",
+    ("vllm", "openai.responses"): "kv_transfer_params.prompt_token_ids",
+    ("vllm", "anthropic.messages"): "kv_transfer_params.prompt_token_ids",
+    # By source: 0.5.23, entrypoints/openai/protocol.py.
+    ("sglang", "openai.chat"): "input_ids",
+}
+"""The field that takes a prompt's ids beside its messages, by engine and protocol."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:

@@ -6,10 +6,10 @@ The places of each count are in ``rollout_trace/data/counts.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rollout_trace.data.counts import COUNTS, USAGES, Shape, count_at, counts_from, value_at
+from rollout_trace.data.counts import COUNTS, USAGES, Shape, count_at, counts_in, totals_in, value_at
 from rollout_trace.data.model import ErrorInfo, TokenIssue, Usage, new_usage
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
@@ -72,7 +72,8 @@ def read_bodies(
                 facts.error = unreadable(part, error)
             return False
         facts.malformed = facts.malformed or problem
-        if body.error or _is_error(body, part):
+        is_odd = part.type == b"error" or getattr(body, "object", None) == "error"
+        if body.error or (is_odd and _is_error(body, part)):
             facts.error = error_value(body.error or loads(part.data))
             return False
         add(body, part)
@@ -192,6 +193,7 @@ def report_clash(choice: ChoiceFacts, position: int | None) -> bool:
 
 _SAMPLED: Final = frozenset(row.path for row in COUNTS if row.count in ("output", "reasoning"))
 _OF_PROMPT: Final = {row.path for row in COUNTS if row.count in ("input", "tools", "cache_read", "cache_write")}
+_NUMBERS: Final = (int, float)
 _DETAILS: Final = frozenset(row.path[0] for row in COUNTS if row.shape in ("openai", "anthropic") and row.path[1:])
 
 
@@ -201,11 +203,18 @@ def usage_of(counts: Mapping[str, Any], shape: Shape = "openai") -> Usage:
     What has no field of its own is in ``extra``, that of OpenAI's details beside the rest.
     """
     rest = {name: value for name, value in counts.items() if value is not None}
-    details = {name: dict(value) for name, value in rest.items() if name in _DETAILS and isinstance(value, dict)}
-    rest |= details
-    found, said = counts_from(shape, partial(count_at, rest))
-    for *way, name in said:
-        del value_at(rest, way)[name]
+    if len(rest) <= 3 and (totals := totals_in(shape, rest)) is not None:
+        return new_usage(**totals)
+    details: dict[str, Any] = {}
+    if not _DETAILS.isdisjoint(rest):
+        details = {name: dict(value) for name, value in rest.items() if name in _DETAILS and isinstance(value, dict)}
+        rest |= details
+    found, said = counts_in(shape, rest)
+    for path in said:
+        holder = rest
+        for name in path[:-1]:
+            holder = holder[name]
+        del holder[path[-1]]
     for name, values in details.items():
         others = {key: value for key, value in values.items() if value is not None}
         del rest[name]
@@ -219,7 +228,7 @@ def add_usage(facts: ResponseFacts, counts: Any) -> None:
         return
     read, written, total = counts.get("prompt_tokens"), counts.get("completion_tokens"), counts.get("total_tokens")
     is_usual = type(read) is type(written) is type(total) is int and read >= 0 <= written and total == read + written
-    if is_usual and not facts.counts and len(counts) - list(counts.values()).count(None) == 3:
+    if is_usual and not facts.counts and (len(counts) == 3 or len(counts) - list(counts.values()).count(None) == 3):
         # Of nearly all answers. The table would be searched for twenty names.
         facts.counts, facts.usage = counts, new_usage(input=read, output=written)
     else:
@@ -237,11 +246,11 @@ def merged(before: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, An
     if not before:
         return {name: value for name, value in counts.items() if value is not None}
 
-    @cache
-    def has_moved() -> bool:
-        return any((count_at(counts, path) or 0) > (count_at(before, path) or 0) for path in _OF_PROMPT)
+    return _merged(before, counts, (), partial(_has_moved, before, counts))
 
-    return _merged(before, counts, (), has_moved)
+
+def _has_moved(before: Mapping[str, Any], counts: Mapping[str, Any]) -> bool:
+    return any((count_at(counts, path) or 0) > (count_at(before, path) or 0) for path in _OF_PROMPT)
 
 
 def _merged(
@@ -249,23 +258,18 @@ def _merged(
 ) -> dict[str, Any]:
     found = dict(before)
     for name, value in counts.items():
-        known, path = found.get(name), (*way, name)
+        known = found.get(name)
         if isinstance(value, dict) and isinstance(known, dict):
-            found[name] = _merged(known, value, path, has_moved)
-        elif value is not None and not _is_less(value, known, path, has_moved):
+            found[name] = _merged(known, value, (*way, name), has_moved)
+        elif value is not None and not (
+            # A number that is no later total, but what a chunk has that does not count any more.
+            type(value) in _NUMBERS
+            and type(known) in _NUMBERS
+            and known > value
+            and ((*way, name) in _SAMPLED or not (value or has_moved()))
+        ):
             found[name] = value
     return found
-
-
-def _is_less(value: Any, known: Any, path: tuple[str, ...], has_moved: Callable[[], bool]) -> bool:
-    """Whether a number is no later total, but what a chunk has that does not count any more."""
-    if not (_is_number(value) and _is_number(known) and known > value):
-        return False
-    return path in _SAMPLED or not (value or has_moved())
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def take_usage(fields: dict[str, Any], *, of_choice: bool = False) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def _step(
     stores: Stores,
     kept: Mapping[str, Any],
 ) -> Step:
-    error = choice.error or facts.error
+    error, sent = choice.error or facts.error, request_facts.prompt_token_ids
     status: StepStatus = "ok" if choice.complete and not choice.error else "error" if error else "abandoned"
     values: dict[str, Any] = {
         "id": f"{call_id}.{choice.index}",
@@ -187,7 +187,7 @@ def _step(
         "extra": choice.extra,
         "extra_issues": choice.extra_issues,
         "policy_spans": choice.policy_spans,
-        "exact_turn": _served(request_facts.prompt_token_ids, choice, facts),
+        "exact_turn": None if sent is None else _served(sent, choice, facts),
         **kept,
     }
     # Before the ids are stored: a segment that other steps share must not hold those of a key.
@@ -208,10 +208,8 @@ def _step(
     return new_step(values)
 
 
-def _served(sent: list[int] | None, choice: ChoiceFacts, facts: ResponseFacts) -> ExactTurn | None:
+def _served(sent: list[int], choice: ChoiceFacts, facts: ResponseFacts) -> ExactTurn:
     """Compares the ids that were sent beside the messages with those that the answer says were served."""
-    if sent is None:
-        return None
     served, usage = choice.prompt_token_ids, facts.usage
     n_served = usage.input if served is None and usage is not None else None if served is None else len(served)
     detail = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_a_hook_that_does_not_fit_its_framework_is_left_out(installed: Path, cap
     with rt.instrument(hooks=True):
         importlib.import_module("fake_framework")
     assert "the hook of the integration 'fake' could not be started: AttributeError" in caplog.messages[-1]
+
+
+def test_the_hook_of_an_integration_in_an_archive_is_started(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(installed / "broken-1.0.dist-info")
+    archive = shutil.make_archive(str(installed.parent / "archive"), "zip", installed)
+    monkeypatch.setattr(sys, "path", [archive, *(place for place in sys.path if place != str(installed))])
+    with rt.instrument(hooks=True):
+        assert importlib.import_module("fake_framework").recorded == [1]
 
 
 def test_hooks_is_true_or_false() -> None:
