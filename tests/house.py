@@ -34,10 +34,10 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 17),
     "data": (3850, 15),
-    "wire": (10650, 40),
+    "wire": (10750, 41),
     "file": (10050, 32),
-    "record": (7750, 26),
-    "clients": (6450, 26),
+    "record": (7800, 26),
+    "clients": (6600, 26),
     "process": (2750, 18),
     "train": (2750, 12),
     "integration": (750, 6),

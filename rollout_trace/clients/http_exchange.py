@@ -13,9 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import merged, without_alternatives
+from rollout_trace.clients.ask import without_alternatives
 from rollout_trace.clients.detect import Inquiry, Reply
-from rollout_trace.clients.exchange import Exchange, content_of
+from rollout_trace.clients.exact_turns import has_failed
+from rollout_trace.clients.exchange import Exchange, content_of, with_member
 from rollout_trace.clients.recorder import HTTPStatusError, is_inside
 from rollout_trace.wire.protocols import has_keys, protocol_of_path
 
@@ -103,7 +104,10 @@ class HTTPExchange(Exchange):
         if not self._added:
             return None
         try:
-            return with_fields(self.content or b"", self._body or {}, merged(self._added, self._body or {}))
+            content, fields = self.content or b"", self._fields()
+            content = with_fields(content, self._body or {}, fields) if fields else content
+            ids = None if self.call is None else self.call.ids_field
+            return content if ids is None else with_member(content, ids)
         except Exception as error:
             self.ask_nothing(error)
             return None
@@ -209,6 +213,8 @@ class HTTPExchange(Exchange):
     def ask_nothing(self, error: Exception) -> None:
         """Adds no field after all, because of a failure: the caller's own request is sent."""
         self._added = {}
+        if self.call is not None and self.call.ids_field is not None:
+            has_failed(self.call, error)
         guard.failed("ask", self.call, error)
 
     def _protocol(self, settings: Settings, method: str, path: str) -> str | None:
@@ -311,9 +317,7 @@ def with_fields(content: bytes, body: Mapping[str, Any], fields: Mapping[str, An
     """
     end = content.rstrip()
     if not any(name in body for name in fields) and end.lstrip().startswith(b"{") and end.endswith(b"}"):
-        added = _dumped(fields)[1:-1]
-        separator = b"," if body else b""
-        return end[:-1] + separator + added + b"}" + content[len(end) :]
+        return with_member(content, [_dumped(fields)[1:-1]])
     return _dumped({**body, **fields})
 
 

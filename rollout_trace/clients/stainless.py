@@ -186,6 +186,7 @@ def recorded_request_async(base: Any) -> Any:
 def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
     @functools.wraps(base._prepare_request)
     def _prepare_request(self: Any, request: Any) -> None:
+        calls.add_ids(request)
         base._prepare_request(self, request)
         calls.attempt(request)
 
@@ -205,6 +206,7 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
 def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
     @functools.wraps(base._prepare_request)
     async def _prepare_request(self: Any, request: Any) -> None:
+        calls.add_ids(request)
         await base._prepare_request(self, request)
         calls.attempt(request)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import merged
-from rollout_trace.clients.exchange import Exchange, content_of, record_head
+from rollout_trace.clients.exact_turns import has_failed
+from rollout_trace.clients.exchange import Exchange, content_of, record_head, with_member
 from rollout_trace.clients.recorder import HTTPStatusError, current
 from rollout_trace.clients.tee import added_chunks, hide_added, tee
 from rollout_trace.wire.profiles import AUTO
@@ -115,7 +115,7 @@ class Request(Exchange):
 
     def _set_added(self, added: dict[str, Any]) -> None:
         super()._set_added(added)
-        self.options = _with_fields(self.caller_options, merged(self._added, self._caller_body() or {}))
+        self.options = _with_fields(self.caller_options, self._fields())
 
     def _endpoint(self) -> tuple[str, str]:
         return self.caller_options.method, self.caller_options.url
@@ -125,6 +125,24 @@ class Request(Exchange):
 
     def _caller_body(self) -> Mapping[str, Any] | None:
         return _body(self.caller_options)
+
+
+def add_ids(request: Any) -> None:
+    """Puts the ids of the current call's prompt into the body of a request, before anything signs it.
+
+    As bytes: the SDK's JSON takes a millisecond for 10,000 ids.
+    """
+    call = current.get()
+    if call is None or call.ids_field is None:
+        return
+    try:
+        content = with_member(request.content, call.ids_field)
+        stream = type(request.stream)(content)
+        if "Content-Length" in request.headers:
+            request.headers["Content-Length"] = str(len(content))
+        request.stream, request._content = stream, content
+    except Exception as error:
+        has_failed(call, error)
 
 
 def attempt(request: Any) -> None:

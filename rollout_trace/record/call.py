@@ -92,6 +92,7 @@ class CallLog(Protocol):
     """What a call tells the log that it belongs to: ``log.StepLog``."""
 
     def decode(self, call: Call, *, wait: bool = True) -> bool: ...
+    def prepare(self, call: Call) -> None: ...
     def call_ended(self, call: Call) -> None: ...
     def call_received(self, call: Call) -> None: ...
     def call_amended(self, call: Call) -> None: ...
@@ -188,8 +189,8 @@ class Call(KeptBytes):
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
     __slots__ = ("_id", "agent", "attempts", "began", "cut", "ended", "endpoint", "eof", "exact_turn", "failure",
-                 "faults", "first_byte", "hides", "journal_due", "journal_progress", "log", "on_ids_not_served",
-                 "path_model", "peeks", "profile", "protocol", "refusals",
+                 "faults", "first_byte", "hides", "ids_field", "journal_due", "journal_progress", "log",
+                 "on_ids_not_served", "path_model", "peeks", "profile", "protocol", "refusals",
                  "request_digest", "settings", "started", "steps")  # fmt: skip
 
     def __init__(self, settings: Settings, protocol: str) -> None:
@@ -211,6 +212,9 @@ class Call(KeptBytes):
         """The log it belongs to; None before it is in one, and once its trajectory has closed."""
         self.exact_turn: ExactTurn | None = None
         """How its prompt is sent, where exact turns are wished for and it continues an earlier step."""
+        self.ids_field: list[bytes] | None = None
+        """The field with the ids of its prompt, as pieces of a member of a JSON object: put into the body as it goes
+        out."""
         self.on_ids_not_served: Callable[[str], None] | None = None
         """Told, when the answer is decoded, that other ids were served than sent."""
         self.path_model: str | None = None
@@ -401,7 +405,7 @@ class _Pending:
             self.discard(call)
         elif call.settings.wishes is not None and call.settings.wishes.exact_turns:
             # The next call needs its ids: decoded while the agent does something else.
-            decoder.submit(call, 0, partial(decode, call))
+            decoder.submit(call, 0, partial(decode if call.log is None else call.log.prepare, call))
 
     def discard(self, call: Call) -> None:
         """Counts a call no more."""

@@ -176,11 +176,13 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
 
 def _exact_turn(call: Call, sent: ExactTurn, step: Step) -> ExactTurn:
     """What was sent, as the call knows it, with what was served, as the answer says."""
-    served = step.exact_turn
+    served, refuse = step.exact_turn, call.on_ids_not_served
+    # It holds the request.
+    call.on_ids_not_served = None
     if served is None or served.is_exact or sent.n_ids is None:
         return sent
-    if step.status == "ok" and call.on_ids_not_served is not None:
-        call.on_ids_not_served(served.detail or "")
+    if step.status == "ok" and refuse is not None:
+        refuse(served.detail or "")
     return replace(sent, reason=served.reason, detail=served.detail)
 
 

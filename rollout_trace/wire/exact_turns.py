@@ -16,14 +16,12 @@ from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 from rollout_trace.data.exact_turn import Reason
+from rollout_trace.wire.message_key import calls_in, plain
 from rollout_trace.wire.protocols import record_of
-from rollout_trace.wire.turn_index import Found, calls_in, is_cut, plain
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
+from rollout_trace.wire.turn_index import TEMPLATE_FIELDS, Found, Ids, Turn, is_cut
 
 FIELDS: Final[Mapping[tuple[str, str], str]] = {
     # Ran: 0.32 and 0.33. Made for serving prefill and decoding apart; a server with no connector honours it.
@@ -35,23 +33,6 @@ FIELDS: Final[Mapping[tuple[str, str], str]] = {
 }
 """The field that takes a prompt's ids beside its messages, by engine and protocol."""
 
-TEMPLATE_FIELDS: Final = (
-    "add_generation_prompt",
-    "add_special_tokens",
-    "chat_template",
-    "chat_template_kwargs",
-    "documents",
-    "media_io_kwargs",
-    "mm_processor_kwargs",
-    "reasoning",
-    "reasoning_effort",
-    "response_format",
-    "text",
-    "tool_choice",
-)
-"""Fields of a request that may be part of its prompt, beside messages and tools: vLLM's renderer of Kimi K3 writes the
-choice of a tool and the format of the answer down."""
-
 _NOT_BY_IDS: Final = {
     "documents": "the tokenizer is not given them as the chat endpoint gives them",
     "reasoning": "the chat endpoint makes template arguments of it, /tokenize does not",
@@ -60,6 +41,9 @@ _NOT_BY_IDS: Final = {
     "truncation_side": "ids are not truncated",
 }
 _STORED: Final = ("conversation", "previous_input_messages", "previous_response", "previous_response_id", "prompt")
+_LOOKED_AT: Final = frozenset({*_NOT_BY_IDS, *_STORED, *(one.partition(".")[0] for one in FIELDS.values()), "echo",
+                               "add_generation_prompt", "continue_final_message", "truncation"})  # fmt: skip
+"""All fields that ``check_request`` looks at."""
 
 _STAND_IN_ID: Final = "000000000"
 """Id of a tool call in a stand-in: nine letters or digits, as Mistral's templates demand."""
@@ -155,6 +139,8 @@ def check_request(body: Mapping[str, Any], engine: str, protocol: str) -> str:
     field = FIELDS.get((engine, protocol))
     if field is None:
         raise ByText("engine", f"{engine} is not known to take ids in {protocol}.")
+    if body.keys().isdisjoint(_LOOKED_AT):
+        return field
     if body.get(field.partition(".")[0]) is not None:
         raise ByText("field_in_use", f"the request has a {field.partition('.')[0]!r} of its own.")
     if body.get("echo"):
@@ -183,44 +169,42 @@ def prompt_of(protocol: str, body: Mapping[str, Any]) -> tuple[list[Any] | None,
     return [*first, *messages], body.get("tools")
 
 
-def check_step(step: Step, protocol: str, body: Mapping[str, Any], tools: Any) -> None:
-    """Checks that the ids of a step begin the prompt of a request that continues it.
+def check_turn(turn: Turn, protocol: str, server: str, body: Mapping[str, Any], tools: Any) -> Ids:
+    """Checks that the ids of a turn begin the prompt of a request that continues it, and returns them.
 
     Raises:
         ByText: they do not.
     """
+    step = turn.step
+    if turn.server != server:
+        raise ByText("settings_changed", "the earlier call was made to another server.")
     if step.protocol != protocol:
         raise ByText("settings_changed", f"the earlier call was one of {step.protocol}.")
     if body.get("model") != step.model:
         raise ByText("settings_changed", f"the request names the model {body.get('model')!r}, not {step.model!r}.")
-    if (tools or None) != (step.tools or None):
+    if (tools or None) != turn.tools:
         raise ByText("settings_changed", "the tools are not those of the earlier call.")
-    sampling = step.sampling or {}
-    changed = [name for name in TEMPLATE_FIELDS if (body.get(name) or None) != (sampling.get(name) or None)]
-    if changed:
-        raise ByText("settings_changed", f"{changed[0]} is not that of the earlier call.")
-    if step.prompt_token_ids is None or step.completion_token_ids is None or not len(step.completion_token_ids):
+    for name in TEMPLATE_FIELDS if turn.fields or not body.keys().isdisjoint(TEMPLATE_FIELDS) else ():
+        if (body.get(name) or None) != turn.fields.get(name):
+            raise ByText("settings_changed", f"{name} is not that of the earlier call.")
+    if turn.ids is None:
         raise ByText("no_ids", f"the step {step.id}, which the request continues, has no ids of prompt and completion.")
+    return turn.ids
 
 
-def prompt_ids(found: Found, settings: Hashable, seams: Seams) -> Rendering:
-    """Renders the seam behind a step, and returns the ids of the whole prompt.
+def seam_ids(found: Found, ids: Ids, seams: Seams) -> Rendering:
+    """Renders the seam behind a turn: the ids of the prompt that follow those of the turn.
 
     Args:
-        found: the step that is continued, which has passed ``check_step``, and what follows it.
-        settings: tools and template fields, as one key.
+        found: the turn that is continued, which has passed ``check_turn``, and what follows it.
+        ids: of the turn.
         seams: what was rendered before.
 
     Raises:
         ByText: the template does not fit.
     """
-    assert found.step is not None
-    prompt, completion = found.step.prompt_token_ids, found.step.completion_token_ids
-    assert prompt is not None
-    assert completion is not None
-    last = int(completion[-1])
-    seam = yield from _Seam(found, settings, seams).ids(last, is_cut(found.step))
-    return (*prompt.tolist(), *completion.tolist(), *seam)
+    assert found.turn is not None
+    return (yield from _Seam(found, found.turn.settings, seams).ids(ids.last, is_cut(found.turn.step)))
 
 
 class _Seam:
@@ -318,8 +302,7 @@ def _learnt(kind: _Kind, ids: tuple[str, ...] | None) -> Generator[Render, Seque
 _LOOKS_BACK: Final = "the template renders earlier messages by what comes after them."
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """What a template may tell answers apart by."""
 
     has_text: bool
@@ -351,5 +334,5 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(two)))
 
 
-__all__ = ["FIELDS", "TEMPLATE_FIELDS", "ByText", "Render", "Rendering", "Seams", "check_request", "check_step",
-           "prompt_ids", "prompt_of"]  # fmt: skip
+__all__ = ["FIELDS", "ByText", "Render", "Rendering", "Seams", "check_request", "check_turn",
+           "prompt_of", "seam_ids"]  # fmt: skip
