@@ -18,7 +18,7 @@ import msgspec
 from rollout_trace import guard
 from rollout_trace._forks import lock_for
 from rollout_trace.clients import ask
-from rollout_trace.clients.detect import NO_REPLY, Inquiry, Reply
+from rollout_trace.clients.detect import NO_CONNECTION, NO_REPLY, POOL_PATIENCE, Inquiry, Reply
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.record.log import StepLog
 from rollout_trace.wire.chat_messages import tool_of
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0
 """Seconds that all requests of a call to the server's tokenizer may take."""
+_HOOKS = "hooks"
+"""Where it is kept that the server refuses what was sent without its user's hooks: one of them authenticates."""
 _SERVERS = 64
 """Most servers and models whose seams are kept."""
 
@@ -181,8 +183,14 @@ def _rendered(
         while True:
             content = _content(render, body, tools, settings)
             began = time.perf_counter()
-            reply = yield Inquiry(url, deadline, content=content)
+            inquiry = Inquiry(url, deadline, content=content, runs_hooks=seams.get(_HOOKS) is True)
+            reply = yield inquiry
             timer.count += 1
+            if reply.status in (401, 403) and not inquiry.runs_hooks:
+                reply = yield inquiry._replace(runs_hooks=True)
+                timer.count += 1
+                if reply.status == 200:
+                    seams.keep(_HOOKS, True)
             timer.seconds += time.perf_counter() - began
             try:
                 ids = _ids_in(reply)
@@ -231,10 +239,12 @@ class _NoTokenizer(ByText):
 
 
 def _ids_in(reply: Reply) -> Sequence[int]:
+    if reply is NO_CONNECTION:
+        failure = ByText("tokenizer", f"no connection of the client was free for /tokenize in {POOL_PATIENCE:g} s.")
+        failure.counts = 0.0
+        raise failure
     if reply is NO_REPLY:
-        failure: ByText = _NoTokenizer(
-            "tokenizer", f"the server's /tokenize did not answer within {PATIENCE:g} seconds."
-        )
+        failure = _NoTokenizer("tokenizer", f"the server's /tokenize did not answer within {PATIENCE:g} seconds.")
         failure.counts = NO_ANSWER_COUNTS
         raise failure
     try:
