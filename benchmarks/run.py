@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "calls": "What recording adds to a call",
+    "exact": "What exact turns add to a call (µs of CPU time of the calling thread)",
     "instrument": "Instrumented processes",
     "threads": "Threads, tasks and processes of an instrumented program (µs added)",
     "start": "What `rollout-trace run` adds to the start of a program",

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.detect import Inquiry, Reply
+from rollout_trace.clients.detect import POOL_PATIENCE, Inquiry, PoolTimeout, Reply
 from rollout_trace.clients.http_exchange import HTTPExchange, asking, may_be_call
 from rollout_trace.clients.recorder import HTTPStatusError, ResponseHead
 from rollout_trace.clients.swap import ClassSwap
@@ -148,11 +148,16 @@ class _Exchange(HTTPExchange):
 
     async def ask_async(self, send: Any, client: Any, inquiry: Inquiry, args: Any, kwargs: Any) -> Reply:
         options = self._with_body(self._request, inquiry.content or b"")
-        options = {**options, "allow_redirects": False}
         left = max(0.0, inquiry.deadline - time.monotonic())
+        # To have a connection: of the pool, or a new one.
+        timeout = sys.modules["aiohttp"].ClientTimeout(connect=min(left, POOL_PATIENCE))
+        options = {**options, "allow_redirects": False, "timeout": timeout}
 
         async def answer() -> Reply:
-            response = await send(client, self.method, inquiry.url, *args, **options)
+            try:
+                response = await send(client, self.method, inquiry.url, *args, **options)
+            except asyncio.TimeoutError as error:
+                raise PoolTimeout from error
             return Reply(response.status, await response.read())
 
         return await asyncio.wait_for(answer(), left)

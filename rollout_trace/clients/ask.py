@@ -279,9 +279,11 @@ def refusal_of(call: Call, address: Callable[[], object], body: Mapping[str, Any
 
 def refuser_of(call: Call, address: Callable[[], object], body: Mapping[str, Any], name: str) -> Callable[[str], None]:
     """Returns what remembers a field as refused for requests like this one."""
-    key = _endpoint(address, call, body), _shape(call, body), name
+    # Its caller may change it; what it holds is looked at only if it comes to that.
+    kept = dict(body)
 
     def refuse(message: str) -> None:
+        key = _endpoint(address, call, kept), _shape(call, kept), name
         _remember(key, Refusal(message, time.monotonic() + ASK_AGAIN))
 
     return refuse

@@ -12,9 +12,9 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,6 +23,9 @@ from rollout_trace.wire.profiles import EngineProfile, profile, profiles
 
 PATIENCE = 2.0
 """Seconds that one detection may take, all its requests together."""
+
+POOL_PATIENCE = 1.0
+"""Seconds that a request with content may wait for a connection of its user's pool: an open stream may hold it."""
 
 LEAST_PATIENCE = 0.25
 """Lower bound of that, in seconds: after each detection without an answer the next may take half as long."""
@@ -53,6 +56,12 @@ class _Verdict:
 
 NO_REPLY = Reply(0, b"")
 """Stands for no answer: the server could not be reached, was too slow, or broke off."""
+NO_CONNECTION = Reply(0, b"")
+"""Stands for none because all connections of the client's pool were in use."""
+
+
+class PoolTimeout(Exception):
+    """All connections of a client's pool are in use. Those of httpx have the same name."""
 
 
 class _Search:
@@ -95,6 +104,8 @@ class Inquiry(NamedTuple):
     search: _Search | None = None
     content: bytes | None = None
     """Body of a POST, as JSON; None: a GET."""
+    runs_hooks: bool = True
+    """Whether hooks of the client's user are run: they may be what authenticates."""
 
 
 _Result = TypeVar("_Result")
@@ -122,12 +133,14 @@ def drive(steps: _Steps[_Result], send: Callable[[Inquiry], Reply]) -> _Result:
         try:
             step = next(steps)
             while True:
-                reply = NO_REPLY
                 if step.search is not None:
                     step.search.ended.wait(max(0.0, step.deadline - time.monotonic()))
+                    reply = NO_REPLY
                 else:
-                    with suppress(Exception):
+                    try:
                         reply = send(step)
+                    except Exception as error:
+                        reply = _no_reply(error)
                 step = steps.send(reply)
         except StopIteration as stop:
             result: _Result = stop.value
@@ -140,21 +153,27 @@ async def drive_async(steps: _Steps[_Result], send: Callable[[Inquiry], Awaitabl
         try:
             step = next(steps)
             while True:
-                reply = NO_REPLY
                 if step.search is not None:
                     await _wait(step.search, step.deadline)
+                    reply = NO_REPLY
                 else:
-                    with suppress(Exception):
+                    try:
                         reply = await send(step)
+                    except Exception as error:
+                        reply = _no_reply(error)
                 step = steps.send(reply)
         except StopIteration as stop:
             result: _Result = stop.value
             return result
 
 
+def _no_reply(error: Exception) -> Reply:
+    return NO_CONNECTION if type(error).__name__ == "PoolTimeout" else NO_REPLY
+
+
 def reply_to(client: Any, options: Any, inquiry: Inquiry) -> Reply:
     """Makes a request as a sync client of a Stainless SDK would; ``options`` are those of the call."""
-    with client._client.stream(**_request_options(client, options, inquiry)) as response:
+    with of_inquiry(client._client, inquiry).stream(**_request_options(client, options, inquiry)) as response:
         parts: list[bytes] = []
         for chunk in response.iter_bytes():
             parts.append(chunk)
@@ -165,7 +184,7 @@ def reply_to(client: Any, options: Any, inquiry: Inquiry) -> Reply:
 
 async def reply_to_async(client: Any, options: Any, inquiry: Inquiry) -> Reply:
     """``reply_to`` for an async client."""
-    async with client._client.stream(**_request_options(client, options, inquiry)) as response:
+    async with of_inquiry(client._client, inquiry).stream(**_request_options(client, options, inquiry)) as response:
         parts: list[bytes] = []
         async for chunk in response.aiter_bytes():
             parts.append(chunk)
@@ -185,9 +204,8 @@ def _request_options(client: Any, options: Any, inquiry: Inquiry) -> dict[str, A
         raise TimeoutError
     headers = {name: value for name, value in client._build_headers(options).items() if name not in _CALL_HEADERS}
     # To connect, to read, to write, to wait for a pooled connection: each alone is within what is left, if not the sum.
-    # A user's pool may be busy with calls of seconds: for a connection a request with content waits as long as it may.
-    most = left if inquiry.content is not None else min(left, PATIENCE / 2)
-    timeout = (most, left, left, most)
+    most, pool = min(left, PATIENCE / 2), min(left, POOL_PATIENCE)
+    timeout = (most, left, left, most) if inquiry.content is None else (left, left, left, pool)
     query = dict(client.default_query) or None
     # No redirects: the credentials must not go to another server.
     made: dict[str, Any] = {"method": "GET", "url": inquiry.url}
@@ -195,6 +213,26 @@ def _request_options(client: Any, options: Any, inquiry: Inquiry) -> dict[str, A
         made = {**made, "method": "POST", "content": inquiry.content}
         headers["content-type"] = "application/json"
     return {**made, "headers": headers, "params": query, "timeout": timeout, "follow_redirects": False}
+
+
+def of_inquiry(client: Any, inquiry: Inquiry) -> Any:
+    """The client of httpx that makes a request of our own: itself, or a twin that runs none of its user's hooks.
+
+    A twin has the same connections, cookies and authentication.
+    """
+    hooks = None if inquiry.runs_hooks else getattr(client, "event_hooks", None)
+    if not hooks or not any(hooks.values()):
+        return client
+    twin = object.__new__(_twin_class(type(client)))  # type: ignore[arg-type]
+    vars(twin).update(vars(client))
+    twin.event_hooks = {}
+    return twin
+
+
+@lru_cache(maxsize=64)
+def _twin_class(kind: type) -> Any:
+    # Those of the SDKs close their connections when they are collected.
+    return type(kind.__name__, (kind,), {"__del__": lambda self: None})
 
 
 def _is_enough(parts: list[bytes], deadline: float) -> bool:
@@ -320,7 +358,7 @@ def _failure_ttl(reply: Reply) -> float | None:
     0 for a server that is unreachable or starting: remembered, a loop that waits for its server would then record
     without ids.
     """
-    if reply is NO_REPLY or reply.status in _STARTING:
+    if not reply.status or reply.status in _STARTING:
         return 0.0
     return FORGET_FAILURES if reply.status in (401, 403) or reply.status >= 500 else None
 

@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,7 +18,7 @@ import msgspec
 from rollout_trace import guard
 from rollout_trace._threads import lock_for
 from rollout_trace.clients import ask
-from rollout_trace.clients.detect import NO_REPLY, Inquiry, Reply
+from rollout_trace.clients.detect import NO_CONNECTION, NO_REPLY, POOL_PATIENCE, Inquiry, Reply
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.record.log import StepLog
 from rollout_trace.wire.chat_messages import tool_of
@@ -25,38 +26,40 @@ from rollout_trace.wire.chat_template import tokenizer_at
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.exact_turns import (
     NO_ANSWER_COUNTS,
-    TEMPLATE_FIELDS,
     ByText,
     Render,
     Rendering,
     Seams,
     check_request,
-    check_step,
-    prompt_ids,
+    check_turn,
     prompt_of,
+    seam_ids,
 )
 from rollout_trace.wire.profiles import PROMPT_FIELDS
 from rollout_trace.wire.protocols import record_of
-from rollout_trace.wire.turn_index import has_media, plain
+from rollout_trace.wire.turn_index import TEMPLATE_FIELDS, written
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
-    from rollout_trace.wire.turn_index import Found
+    from rollout_trace.wire.turn_index import Found, Ids
 
 PATIENCE = 5.0
 """Seconds that all requests of a call to the server's tokenizer may take."""
+_HOOKS = "hooks"
+"""Where it is kept that the server refuses what was sent without its user's hooks: one of them authenticates."""
 _SERVERS = 64
 """Most servers and models whose seams are kept."""
 
 _seams: OrderedDict[tuple[str, str], Seams] = OrderedDict()
 _lock = lock_for(__name__)
 
-Asking = Generator[Inquiry, Reply, dict[str, Any]]
-"""Yields requests to the server, takes its replies, and returns the field to add."""
+Asking = Generator[Inquiry, Reply, "tuple[str, list[bytes]] | None"]
+"""Yields requests to the server, takes its replies, and returns the field to add: its name, and it as a member of a
+JSON object, in pieces. None where the call goes out as text."""
 
 
 def exact_turn(call: Call, address: Callable[[], object], body: Mapping[str, Any]) -> Asking:
-    """Returns the field with the ids of a call's prompt, by name; empty where it goes out as text.
+    """Returns the field with the ids of a call's prompt.
 
     Sets ``call.exact_turn``, save for the first turn of a conversation.
 
@@ -69,12 +72,12 @@ def exact_turn(call: Call, address: Callable[[], object], body: Mapping[str, Any
     log, profile = call.log, call.profile
     # The steps of orphans are of many conversations, and are dropped.
     if not isinstance(log, StepLog) or log.is_bounded or profile is None:
-        return {}
+        return None
     wishes = call.settings.wishes
     is_known = any(engine == profile.name for engine, _ in PROMPT_FIELDS)
     if wishes is not None and wishes.name != profile.name and not is_known:
         # A provider's API beside the server that was named, or what was detected.
-        return {}
+        return None
     timer = _Timer()
     try:
         return (yield from _by_ids(call, log, str(address()), body, timer))
@@ -83,10 +86,17 @@ def exact_turn(call: Call, address: Callable[[], object], body: Mapping[str, Any
             reason=text.reason, detail=text.detail, message=text.message, n_requests=timer.count, seconds=timer.seconds
         )
     except Exception as error:
-        # Of no fault of the call: it goes out as its caller made it, and its tokens can be trusted.
-        guard.failed("exact_turn", None, error)
-        call.exact_turn = ExactTurn(reason="failed", detail=guard.describe(error), n_requests=timer.count)
-    return {}
+        has_failed(call, error)
+    return None
+
+
+def has_failed(call: Call, error: Exception) -> None:
+    """Says on the call that the recorder failed, of no fault of it.
+
+    It goes out as its caller made it, and its tokens can be trusted.
+    """
+    call.ids_field, call.exact_turn = None, ExactTurn(reason="failed", detail=guard.describe(error))
+    guard.failed("exact_turn", None, error)
 
 
 def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any], timer: _Timer) -> Asking:
@@ -95,37 +105,42 @@ def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any], time
     assert wishes is not None
     messages, tools = prompt_of(call.protocol, body)
     if messages is None:
-        return {}
-    found, of_server = log.continued(call, server, messages)
-    step = found.step
-    if step is None and found.changed is None:
-        return {}
-    if step is None or found.changed is not None:
+        return None
+    found, is_running = log.continued(call, server, messages)
+    if is_running:
+        raise ByText("running", "the call whose answer it continues has not ended: nobody has closed its stream.")
+    if found.changed is not None:
         raise ByText("history_changed", f"message {found.changed} is not as it was recorded.", found.changed)
+    if found.turn is None:
+        return None
     field = check_request(body, profile.name, call.protocol)
-    if of_server != server:
-        raise ByText("settings_changed", "the earlier call was made to another server.")
-    check_step(step, call.protocol, body, tools)
-    if wishes.thinking == "template" and found.thought:
+    ids = check_turn(found.turn, call.protocol, server, body, tools)
+    if found.is_ambiguous:
+        raise ByText(
+            "ambiguous", "several steps were asked and answered so, with other ids; nothing tells which it is."
+        )
+    if wishes.thinking == "template" and found.has_thought:
         raise ByText("thinking", 'thinking="template": the template decides what is left of the earlier thinking.')
     if not found.new:
         raise ByText("continued", "the request adds no message to the earlier answer.")
-    if has_media(messages):
+    if found.has_media:
         raise ByText("media", "the messages hold more than text.")
     outer, _, inner = field.partition(".")
     refused = ask.refusal_of(call, lambda: server, body, outer)
     if refused is not None:
         raise ByText("refused", refused.message)
-    ids = yield from _ids(call, found, server, body, tools, timer)
+    seam = yield from _seam(call, found, ids, server, body, tools, timer)
     call.on_ids_not_served = ask.refuser_of(call, lambda: server, body, outer)
-    call.exact_turn = ExactTurn(step_id=step.id, n_ids=len(ids), n_requests=timer.count, seconds=timer.seconds)
-    return {outer: {inner: ids} if inner else ids}
+    n_ids = ids.length + len(seam)
+    call.exact_turn = ExactTurn(step_id=found.turn.step.id, n_ids=n_ids, n_requests=timer.count, seconds=timer.seconds)
+    begin, end = (f'"{outer}":{{"{inner}":[', b"]}") if inner else (f'"{outer}":[', b"]")
+    return outer, [begin.encode(), *ids.texts(), *((b",", written(seam)) if seam else ()), end]
 
 
-def _ids(
-    call: Call, found: Found, server: str, body: Mapping[str, Any], tools: Any, timer: _Timer
-) -> Generator[Inquiry, Reply, list[int]]:
-    """The ids of the prompt: the tokenizer of this process, or the server's, gives those of the new messages."""
+def _seam(
+    call: Call, found: Found, ids: Ids, server: str, body: Mapping[str, Any], tools: Any, timer: _Timer
+) -> Generator[Inquiry, Reply, Sequence[int]]:
+    """The ids of the prompt behind those of the turn: by the tokenizer of this process, or the server's."""
     wishes = call.settings.wishes
     own = None if wishes is None or wishes.tokenizer is None else str(wishes.tokenizer)
     url = tokenize_url(server, call.protocol) if own is None else own
@@ -134,11 +149,11 @@ def _ids(
         raise ByText("tokenizer", "the request has a chat_template of its own, which the tokenizer does not know.")
     seams = _seams_of(url, str(body.get("model")))
     seams.check(url)
-    rendering = prompt_ids(found, plain((tools, settings)), seams)
+    rendering = seam_ids(found, ids, seams)
     if own is not None:
         return _rendered_here(rendering, own, tools, settings)
     try:
-        return (yield from _rendered(rendering, url, body, tools, settings, timer))
+        return (yield from _rendered(rendering, seams, url, body, tools, settings, timer))
     except _NoTokenizer as failure:
         seams.fail(url, failure)
         raise
@@ -155,16 +170,28 @@ class _Timer:
 
 
 def _rendered(
-    rendering: Rendering, url: str, body: Mapping[str, Any], tools: Any, settings: Mapping[str, Any], timer: _Timer
-) -> Generator[Inquiry, Reply, list[int]]:
+    rendering: Rendering,
+    seams: Seams,
+    url: str,
+    body: Mapping[str, Any],
+    tools: Any,
+    settings: Mapping[str, Any],
+    timer: _Timer,
+) -> Generator[Inquiry, Reply, Sequence[int]]:
     try:
         render = next(rendering)
         deadline = time.monotonic() + PATIENCE
         while True:
             content = _content(render, body, tools, settings)
             began = time.perf_counter()
-            reply = yield Inquiry(url, deadline, content=content)
+            inquiry = Inquiry(url, deadline, content=content, runs_hooks=seams.get(_HOOKS) is True)
+            reply = yield inquiry
             timer.count += 1
+            if reply.status in (401, 403) and not inquiry.runs_hooks:
+                reply = yield inquiry._replace(runs_hooks=True)
+                timer.count += 1
+                if reply.status == 200:
+                    seams.keep(_HOOKS, True)
             timer.seconds += time.perf_counter() - began
             try:
                 ids = _ids_in(reply)
@@ -173,11 +200,12 @@ def _rendered(
             else:
                 render = rendering.send(ids)
     except StopIteration as stop:
-        return [*stop.value]
+        found: Sequence[int] = stop.value
+        return found
 
 
-def _rendered_here(rendering: Rendering, source: str, tools: Any, settings: Mapping[str, Any]) -> list[int]:
-    """The ids of a prompt by a tokenizer in this process."""
+def _rendered_here(rendering: Rendering, source: str, tools: Any, settings: Mapping[str, Any]) -> Sequence[int]:
+    """The ids of a seam by a tokenizer in this process."""
     ids_of, arguments = tokenizer_at(source), settings.get("chat_template_kwargs") or {}
     asked = [one for tool in tools or () if (one := tool_of(tool, None)) is not None] or None
     try:
@@ -190,7 +218,8 @@ def _rendered_here(rendering: Rendering, source: str, tools: Any, settings: Mapp
             else:
                 render = rendering.send(ids)
     except StopIteration as stop:
-        return [*stop.value]
+        found: Sequence[int] = stop.value
+        return found
 
 
 def _content(render: Render, body: Mapping[str, Any], tools: Any, settings: Mapping[str, Any]) -> bytes:
@@ -211,10 +240,12 @@ class _NoTokenizer(ByText):
 
 
 def _ids_in(reply: Reply) -> Sequence[int]:
+    if reply is NO_CONNECTION:
+        failure = ByText("tokenizer", f"no connection of the client was free for /tokenize in {POOL_PATIENCE:g} s.")
+        failure.counts = 0.0
+        raise failure
     if reply is NO_REPLY:
-        failure: ByText = _NoTokenizer(
-            "tokenizer", f"the server's /tokenize did not answer within {PATIENCE:g} seconds."
-        )
+        failure = _NoTokenizer("tokenizer", f"the server's /tokenize did not answer within {PATIENCE:g} seconds.")
         failure.counts = NO_ANSWER_COUNTS
         raise failure
     try:
@@ -222,10 +253,11 @@ def _ids_in(reply: Reply) -> Sequence[int]:
     except msgspec.DecodeError:
         pass
     message = error_of(reply.body, reply.status).message[:300]
-    kind = _NoTokenizer if reply.status in (404, 405, 501) else ByText
+    kind = _NoTokenizer if reply.status in (401, 403, 404, 405, 501) else ByText
     failure = kind("tokenizer", f"the server's /tokenize answered with status {reply.status}: {message}")
     # 400 is about these messages; 503, or 429, about this moment.
-    failure.counts = failure.counts if kind is _NoTokenizer or reply.status == 400 else 0.0
+    if reply.status not in (400, 404, 405, 501):
+        failure.counts = NO_ANSWER_COUNTS if kind is _NoTokenizer else 0.0
     raise failure
 
 
@@ -236,6 +268,7 @@ class _Tokens(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Tokens)
 
 
+@lru_cache(maxsize=256)
 def tokenize_url(address: str, protocol: str) -> str:
     """The address of vLLM's ``/tokenize`` beside an endpoint, or below a client's base address."""
     parts = urlsplit(address)
@@ -262,4 +295,4 @@ def was_dropped(call: Call, remaining: Mapping[str, Any], message: str) -> None:
         call.exact_turn = replace(turn, step_id=None, n_ids=None, reason="refused", detail=message)
 
 
-__all__ = ["Asking", "exact_turn", "tokenize_url", "was_dropped"]
+__all__ = ["Asking", "exact_turn", "has_failed", "tokenize_url", "was_dropped"]

@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import merged, without_alternatives
+from rollout_trace.clients.ask import without_alternatives
 from rollout_trace.clients.detect import Inquiry, Reply
-from rollout_trace.clients.recorder import Exchange, HTTPStatusError, content_of, is_inside
+from rollout_trace.clients.recorder import Exchange, HTTPStatusError, content_of, is_inside, with_member
 from rollout_trace.wire.protocols import has_keys, protocol_of_path
 
 if TYPE_CHECKING:
@@ -96,15 +96,25 @@ class HTTPExchange(Exchange):
         """Begins an attempt and returns the request to send: the caller's own if no field is added."""
         request, content = self._request, self.content
         if self._added:
-            body = self._body or {}
             try:
-                content = with_fields(content or b"", body, merged(self._added, body))
+                content = self._with_added(content or b"")
                 request = self._with_body(request, content)
             except Exception as error:
                 content, self._added = self.content, {}
+                if self.call is not None and self.call.ids_field is not None:
+                    from rollout_trace.clients.exact_turns import has_failed
+
+                    has_failed(self.call, error)
                 guard.failed("ask", self.call, error)
         recorder.attempt(self.call, content)
         return request
+
+    def _with_added(self, content: bytes) -> bytes:
+        """A body with the added fields."""
+        fields = self._fields()
+        content = with_fields(content, self._body or {}, fields) if fields else content
+        ids = None if self.call is None else self.call.ids_field
+        return content if ids is None else with_member(content, ids)
 
     def was_refused(self, response: Any) -> bool:
         """Whether a response refuses added fields, which are then removed. Reads an error response to its end."""
@@ -299,9 +309,7 @@ def with_fields(content: bytes, body: Mapping[str, Any], fields: Mapping[str, An
     """
     end = content.rstrip()
     if not any(name in body for name in fields) and end.lstrip().startswith(b"{") and end.endswith(b"}"):
-        added = _dumped(fields)[1:-1]
-        separator = b"," if body else b""
-        return end[:-1] + separator + added + b"}" + content[len(end) :]
+        return with_member(content, [_dumped(fields)[1:-1]])
     return _dumped({**body, **fields})
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from rollout_trace.clients import recorder
+from rollout_trace.clients.detect import POOL_PATIENCE, Reply, of_inquiry
 from rollout_trace.clients.http_exchange import HTTPExchange, recorded, recorded_async
 from rollout_trace.clients.recorder import content_of
 from rollout_trace.clients.swap import ClassSwap
@@ -110,9 +111,16 @@ class _Exchange(HTTPExchange):
 
     def _of_our_own(self, inquiry: Inquiry) -> Any:
         request = super()._of_our_own(inquiry)
-        timeout = dict.fromkeys(("connect", "read", "write", "pool"), max(0.0, inquiry.deadline - time.monotonic()))
+        left = max(0.0, inquiry.deadline - time.monotonic())
+        timeout = {**dict.fromkeys(("connect", "read", "write"), left), "pool": min(left, POOL_PATIENCE)}
         request.extensions = {**request.extensions, "timeout": timeout}
         return request
+
+    def ask(self, send: Any, client: Any, inquiry: Inquiry, args: Any, kwargs: Any) -> Reply:
+        return super().ask(send, of_inquiry(client, inquiry), inquiry, args, kwargs)
+
+    async def ask_async(self, send: Any, client: Any, inquiry: Inquiry, args: Any, kwargs: Any) -> Reply:
+        return await super().ask_async(send, of_inquiry(client, inquiry), inquiry, args, kwargs)
 
     def _options_of_our_own(self, inquiry: Inquiry) -> dict[str, Any]:
         return {"follow_redirects": False}

@@ -17,11 +17,12 @@ No function raises, save under pytest, or waits for a disk or another call. Each
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients.ask import (
@@ -190,6 +191,10 @@ def failed(
     ended(call)
 
 
+_IDS: Final[Mapping[str, bool]] = {"prompt_token_ids": True}
+"""Stands for the ids of a prompt among the added fields."""
+
+
 class Exchange:
     """The recorder's side of one request. A subclass knows the objects of its SDK or HTTP library.
 
@@ -231,6 +236,9 @@ class Exchange:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         current.set(self._outer)
+        if self.call is not None:
+            # It may be long, and the request that was sent has it.
+            self.call.ids_field = None
         if error is not None:
             try:
                 self._failed(error)
@@ -257,11 +265,17 @@ class Exchange:
         """The body as the caller wants it; None where no field can be added."""
         raise NotImplementedError
 
+    def _fields(self) -> dict[str, Any]:
+        """The added fields that are values: all but the ids of the prompt, which are ``ids_field`` of the call."""
+        return merged({name: one for name, one in self._added.items() if one is not _IDS}, self._caller_body() or {})
+
     def _set_added(self, added: dict[str, Any]) -> None:
         self._added = added
         call = self.call
         if call is None:
             return
+        if call.ids_field is not None and _IDS not in added.values():
+            call.ids_field = None
         body, wishes = self._caller_body() or {}, call.settings.wishes
         call.hides = frozenset() if wishes is not None and wishes.show_added else answers_to(call.protocol, added, body)
         # Refused once, it may be refused again.
@@ -300,9 +314,10 @@ class Exchange:
 
         return exact_turn(self.call, self._address, self._caller_body() or {})
 
-    def _add_ids(self, field: dict[str, Any]) -> None:
-        if field:
-            self._set_added({**self._added, **field})
+    def _add_ids(self, field: tuple[str, list[bytes]] | None) -> None:
+        if field is not None and self.call is not None:
+            name, self.call.ids_field = field
+            self._added = {**self._added, name: _IDS}
 
     def _is_refused_in_stream(self, content: bytes | None) -> bool:
         """Whether an error event may be about added fields. None: the stream begins with something else."""
@@ -365,6 +380,22 @@ def record_head(call: Call | None, response: Any) -> None:
         credentials.remember_sent(response)
     redirects = [(one.status_code, one.headers) for one in response.history] if response.history else ()
     answered(call, response.status_code, response.headers, redirects)
+
+
+_is_empty = re.compile(rb"\s*\{\s*\}").fullmatch
+
+
+def with_member(content: bytes, member: Iterable[bytes]) -> bytes:
+    """A JSON object as bytes with a further member, in pieces, before its last brace; no other byte changes.
+
+    Raises:
+        ValueError: it is no object.
+    """
+    end = content.rstrip()
+    if not (end.lstrip().startswith(b"{") and end.endswith(b"}")):
+        raise ValueError("the body is no JSON object.")
+    comma = b"" if _is_empty(end) else b","
+    return b"".join((memoryview(end)[:-1], comma, *member, b"}", content[len(end) :]))
 
 
 def content_of(message: Any) -> bytes | None:

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import functools
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rollout_trace import credentials
 from rollout_trace.clients import recorder
+from rollout_trace.clients.detect import POOL_PATIENCE, PoolTimeout
 from rollout_trace.clients.http_exchange import HTTPExchange, recorded
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import added_chunks, hide_added
 from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from rollout_trace.clients.detect import Inquiry
+    from rollout_trace.clients.detect import Inquiry, Reply
 
 
 class _Exchange(HTTPExchange):
@@ -47,9 +49,17 @@ class _Exchange(HTTPExchange):
 
     def _of_our_own(self, inquiry: Inquiry) -> Any:
         request = super()._of_our_own(inquiry)
-        # Those of the user are about answers of the model.
-        request.hooks = {}
+        if not inquiry.runs_hooks:
+            request.hooks = {}
         return request
+
+    def ask(self, send: Any, client: Any, inquiry: Inquiry, args: Any, kwargs: Any) -> Reply:
+        end = time.monotonic() + POOL_PATIENCE
+        while _is_starved(client, self._request, kwargs):
+            if time.monotonic() >= end:
+                raise PoolTimeout
+            time.sleep(0.01)
+        return super().ask(send, client, inquiry, args, kwargs)
 
     def _options_of_our_own(self, inquiry: Inquiry) -> dict[str, Any]:
         return {"allow_redirects": False, "stream": False, "timeout": max(0.01, inquiry.deadline - time.monotonic())}
@@ -85,6 +95,15 @@ class _Exchange(HTTPExchange):
         recorder.ended(call, ConnectionError(_SHORT) if is_short else None)
         if call.hides:
             hide_added(call, response)
+
+
+def _is_starved(session: Any, request: Any, options: Mapping[str, Any]) -> bool:
+    """Whether all connections of a pool are in use that waits for one without an end: ``pool_block=True``."""
+    with suppress(Exception):  # Another adapter, another version.
+        of_request = {name: options.get(name, getattr(session, name)) for name in ("verify", "proxies", "cert")}
+        pool = session.get_adapter(request.url).get_connection_with_tls_context(request, **of_request)
+        return bool(pool.block and pool.pool.empty())
+    return False
 
 
 recorded_send = functools.partial(recorded, _Exchange, "send")

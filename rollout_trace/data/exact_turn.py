@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from rollout_trace._field_docs import document_fields
 
 Reason: TypeAlias = Literal[
+    "ambiguous",
     "continued",
     "echo",
     "end_of_turn",
@@ -20,6 +21,7 @@ Reason: TypeAlias = Literal[
     "no_ids",
     "not_served",
     "refused",
+    "running",
     "settings_changed",
     "stored",
     "template",

@@ -45,6 +45,7 @@ class CallLog(Protocol):
     """What a call tells the log that it belongs to: ``log.StepLog``."""
 
     def decode(self, call: Call, *, wait: bool = True) -> bool: ...
+    def prepare(self, call: Call) -> None: ...
     def call_ended(self, call: Call) -> None: ...
     def call_received(self, call: Call) -> None: ...
     def call_amended(self, call: Call) -> None: ...
@@ -137,10 +138,10 @@ class Call:
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
     __slots__ = ("_checked", "_id", "_tail", "agent", "attempts", "began", "chunks", "cut", "ended", "endpoint", "eof",
-                 "exact_turn", "failure", "faults", "first_byte", "held", "hides", "is_decompressed", "journal_due",
-                 "journal_progress", "left_out", "limit", "log", "mark", "on_ids_not_served", "path_model", "peeks",
-                 "profile", "protocol", "refusals", "request", "request_digest", "request_left_out", "settings",
-                 "started", "steps")  # fmt: skip
+                 "exact_turn", "failure", "faults", "first_byte", "held", "hides", "ids_field", "is_decompressed",
+                 "journal_due", "journal_progress", "left_out", "limit", "log", "mark", "on_ids_not_served",
+                 "path_model", "peeks", "profile", "protocol", "refusals", "request", "request_digest",
+                 "request_left_out", "settings", "started", "steps")  # fmt: skip
 
     def __init__(self, settings: Settings, protocol: str) -> None:
         self.limit = settings.max_call_bytes
@@ -162,6 +163,9 @@ class Call:
         """The log it belongs to; None before it is in one, and once its trajectory has closed."""
         self.exact_turn: ExactTurn | None = None
         """How its prompt is sent, where exact turns are wished for and it continues an earlier step."""
+        self.ids_field: list[bytes] | None = None
+        """The field with the ids of its prompt, as pieces of a member of a JSON object: put into the body as it goes
+        out."""
         self.on_ids_not_served: Callable[[str], None] | None = None
         """Told, when the answer is decoded, that other ids were served than sent."""
         self.path_model: str | None = None

@@ -170,10 +170,12 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
     )
     if (sent := call.exact_turn) is not None:
         # What was sent, as the call knows it, with what was served, as the answer says.
-        served = step.exact_turn
+        served, refuse = step.exact_turn, call.on_ids_not_served
+        # It holds the request.
+        call.on_ids_not_served = None
         if served is not None and not served.is_exact and sent.n_ids is not None:
-            if step.status == "ok" and call.on_ids_not_served is not None:
-                call.on_ids_not_served(served.detail or "")
+            if step.status == "ok" and refuse is not None:
+                refuse(served.detail or "")
             sent = replace(sent, reason=served.reason, detail=served.detail)
         amend(step, exact_turn=sent)
     if shared(step, "logprobs") is not None:

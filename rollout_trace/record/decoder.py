@@ -159,7 +159,7 @@ class _Pending:
             self.discard(call)
         elif call.settings.wishes is not None and call.settings.wishes.exact_turns:
             # The next call needs its ids: decoded while the agent does something else.
-            decoder.submit(call, 0, partial(decode, call))
+            decoder.submit(call, 0, partial(decode if call.log is None else call.log.prepare, call))
 
     def discard(self, call: Call) -> None:
         """Counts a call no more."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rollout_trace import guard
 from rollout_trace._threads import give_way, renew_after_fork
+from rollout_trace.data.conversations import is_from_assistant
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.record.call import Call, end
@@ -60,10 +61,10 @@ class StepLog:
         self._turns: TurnIndex | None = None
         self._n_seen = 0
         """Number of calls that were looked at for ``_turns``."""
-        self._servers: dict[str, str] = {}
-        """Addresses by the ids of calls that may be continued."""
+        self._asked: dict[Call, tuple[str, Sequence[Any]]] = {}
+        """Address and messages of calls that may be continued, until they are in ``_turns``."""
         self._not_indexed: list[Call] = []
-        """Those of them that had not ended."""
+        """Calls that were looked at and had not ended."""
         # Its own: a call that begins takes `_lock`, and must not wait for another one's long history.
         self._turns_lock = threading.Lock()
         self._largest_request = 0
@@ -183,17 +184,19 @@ class StepLog:
             amend(step, index=index)
         return steps
 
-    def continued(self, call: Call, server: str, messages: Sequence[Any]) -> tuple[Found, str | None]:
-        """Finds the step of an ended call that a request continues, by its messages; and the server of that call."""
+    def continued(self, call: Call, server: str, messages: Sequence[Any]) -> tuple[Found, bool]:
+        """Finds the step of an ended call that a request continues, by its messages.
+
+        True where it is none, and the request continues a call that has not ended.
+        """
         # Imported on use: only exact turns ask.
         from rollout_trace.wire.turn_index import TurnIndex
 
         with self._turns_lock:
-            self._turns = self._turns or TurnIndex()
+            turns = self._turns = self._turns or TurnIndex()
             # Looked at once each, when they have ended: a long agent's are many.
-            begun = list(self._calls)
-            waiting = [*self._not_indexed, *begun[self._n_seen :]]
-            self._n_seen = len(begun)
+            waiting = [*self._not_indexed, *self._calls[self._n_seen :]]
+            self._n_seen += len(waiting) - len(self._not_indexed)
             for one in waiting:
                 # Its reader stopped at the last event, and has yet to close it: all is there.
                 if one.ended is None and one is not call and one.has_last_event():
@@ -201,10 +204,33 @@ class StepLog:
             self._not_indexed = [one for one in waiting if one.ended is None]
             for one in waiting:
                 if one.ended is not None:
-                    guard.run_all("exact_turn", partial(self._turns.add, self._steps_of(one)))
-            self._servers[call.id] = server
-            found = self._turns.find(call.protocol, messages)
-            return found, None if found.step is None else self._servers.get(found.step.call_id)
+                    guard.run_all("exact_turn", partial(self._add_turns, one))
+            found, asked = turns.find(call.protocol, messages)
+            self._asked[call] = server, asked
+            is_known = found.turn is not None and found.changed is None
+            return found, not is_known and self._answers_running(call, messages)
+
+    def prepare(self, call: Call) -> None:
+        """Decodes a call whose trajectory has exact turns, and compares it, before the next one needs it."""
+        decode(call)
+        with self._turns_lock:
+            self._add_turns(call)
+
+    def _add_turns(self, call: Call) -> None:
+        # Looked at once: a trajectory that closes drops it.
+        turns = self._turns
+        if turns is not None:
+            steps = self._steps_of(call) if call.steps is None else call.steps
+            server, asked = self._asked.pop(call, (None, ()))
+            turns.add(steps, server, asked)
+
+    def _answers_running(self, call: Call, messages: Sequence[Any]) -> bool:
+        """Whether messages begin with those of another call that has not ended, and an answer."""
+        running = [self._asked[one][1] for one in self._not_indexed if one is not call and one in self._asked]
+        return any(
+            len(one) < len(messages) and messages[: len(one)] == one and is_from_assistant(messages[len(one)])
+            for one in running
+        )
 
     def close(self) -> None:
         """Takes no further call and ends the open frames. Running calls go on; nothing is decoded."""
@@ -238,7 +264,7 @@ class StepLog:
             # None, marks the call as decoded.
             call.log, call.steps = None, []
         frames, self.frames, self.model_frames = self.frames, [], []
-        self._turns, self._not_indexed = None, []
+        self._turns, self._not_indexed, self._asked = None, [], {}
         self._reported.clear()
         guard.run_all("frame", *(frame.forget for frame in frames))
 

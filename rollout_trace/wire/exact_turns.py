@@ -16,32 +16,13 @@ from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 from rollout_trace.data.exact_turn import Reason
+from rollout_trace.wire.message_key import calls_in, plain
 from rollout_trace.wire.profiles import PROMPT_FIELDS
 from rollout_trace.wire.protocols import record_of
-from rollout_trace.wire.turn_index import Found, calls_in, is_cut, plain
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-
-TEMPLATE_FIELDS: Final = (
-    "add_generation_prompt",
-    "add_special_tokens",
-    "chat_template",
-    "chat_template_kwargs",
-    "documents",
-    "media_io_kwargs",
-    "mm_processor_kwargs",
-    "reasoning",
-    "reasoning_effort",
-    "response_format",
-    "text",
-    "tool_choice",
-)
-"""Fields of a request that may be part of its prompt, beside messages and tools: vLLM's renderer of Kimi K3 writes the
-choice of a tool and the format of the answer down."""
+from rollout_trace.wire.turn_index import COMPARED_FIELDS, Found, Ids, Turn, is_cut
 
 _NOT_BY_IDS: Final = {
     "documents": "the tokenizer is not given them as the chat endpoint gives them",
@@ -51,6 +32,9 @@ _NOT_BY_IDS: Final = {
     "truncation_side": "ids are not truncated",
 }
 _STORED: Final = ("conversation", "previous_input_messages", "previous_response", "previous_response_id", "prompt")
+_LOOKED_AT: Final = frozenset({*_NOT_BY_IDS, *_STORED, *(one.partition(".")[0] for one in PROMPT_FIELDS.values()),
+                               "echo", "add_generation_prompt", "continue_final_message", "truncation"})  # fmt: skip
+"""All fields that ``check_request`` looks at."""
 
 _STAND_IN_ID: Final = "000000000"
 """Id of a tool call in a stand-in: nine letters or digits, as Mistral's templates demand."""
@@ -148,6 +132,8 @@ def check_request(body: Mapping[str, Any], engine: str, protocol: str) -> str:
     field = PROMPT_FIELDS.get((engine, protocol))
     if field is None:
         raise ByText("engine", f"{engine} is not known to take ids in {protocol}.")
+    if body.keys().isdisjoint(_LOOKED_AT):
+        return field
     if body.get(field.partition(".")[0]) is not None:
         raise ByText("field_in_use", f"the request has a {field.partition('.')[0]!r} of its own.")
     if body.get("echo"):
@@ -176,65 +162,57 @@ def prompt_of(protocol: str, body: Mapping[str, Any]) -> tuple[list[Any] | None,
     return [*first, *messages], body.get("tools")
 
 
-def check_step(step: Step, protocol: str, body: Mapping[str, Any], tools: Any) -> None:
-    """Checks that the ids of a step begin the prompt of a request that continues it.
+def check_turn(turn: Turn, protocol: str, server: str, body: Mapping[str, Any], tools: Any) -> Ids:
+    """Checks that the ids of a turn begin the prompt of a request that continues it, and returns them.
 
     Raises:
         ByText: they do not.
     """
+    step = turn.step
+    if turn.server != server:
+        raise ByText("settings_changed", "the earlier call was made to another server.")
     if step.protocol != protocol:
         raise ByText("settings_changed", f"the earlier call was one of {step.protocol}.")
     if body.get("model") != step.model:
         raise ByText("settings_changed", f"the request names the model {body.get('model')!r}, not {step.model!r}.")
-    if (tools or None) != (step.tools or None):
+    if (tools or None) != turn.tools:
         raise ByText("settings_changed", "the tools are not those of the earlier call.")
-    sampling = step.sampling or {}
-    # Ids of an earlier prompt may have been cut off.
-    names = (*TEMPLATE_FIELDS, "truncate_prompt_tokens", "truncation", "truncation_side")
-    changed = [name for name in names if (body.get(name) or None) != (sampling.get(name) or None)]
-    if changed:
-        raise ByText("settings_changed", f"{changed[0]} is not that of the earlier call.")
-    if step.prompt_token_ids is None or step.completion_token_ids is None or not len(step.completion_token_ids):
+    for name in COMPARED_FIELDS if turn.fields or not body.keys().isdisjoint(COMPARED_FIELDS) else ():
+        if (body.get(name) or None) != turn.fields.get(name):
+            raise ByText("settings_changed", f"{name} is not that of the earlier call.")
+    if turn.ids is None:
         raise ByText("no_ids", f"the step {step.id}, which the request continues, has no ids of prompt and completion.")
+    return turn.ids
 
 
-def prompt_ids(found: Found, settings: Hashable, seams: Seams) -> Rendering:
-    """Renders the seam behind a step, and returns the ids of the whole prompt.
+def seam_ids(found: Found, ids: Ids, seams: Seams) -> Rendering:
+    """Renders the seam behind a turn: the ids of the prompt that follow those of the turn.
 
     Args:
-        found: the step that is continued, which has passed ``check_step``, and what follows it.
-        settings: tools and template fields, as one key.
+        found: the turn that is continued, which has passed ``check_turn``, and what follows it.
+        ids: of the turn.
         seams: what was rendered before.
 
     Raises:
         ByText: the template does not fit.
     """
-    assert found.step is not None
-    prompt, completion = found.step.prompt_token_ids, found.step.completion_token_ids
-    assert prompt is not None
-    assert completion is not None
-    last, behind = int(completion[-1]), _Seam(found, settings, seams)
-    yield from behind.check(prompt)
-    seam = yield from behind.ids(last, is_cut(found.step))
-    return (*prompt.tolist(), *completion.tolist(), *seam)
+    assert found.turn is not None
+    behind = _Seam(found, found.turn, seams)
+    yield from behind.check()
+    return (yield from behind.ids(ids.last, is_cut(found.turn.step)))
 
 
 class _Seam:
     """What is rendered behind a completion: what was added to it, its end of turn, the new messages."""
 
-    def __init__(self, found: Found, settings: Hashable, seams: Seams) -> None:
+    def __init__(self, found: Found, turn: Turn, seams: Seams) -> None:
         calls = calls_in(found.answer)
         names = tuple(str(name) for name, _, _ in calls)
-        sent = [] if found.step is None else found.step.messages or []
-        leads = _role(sent[0]) if sent else None
-        leads = leads if leads in ("system", "developer") else None
-        self._behind_results = bool(sent) and _role(sent[-1]) not in ("user", "system", "developer")
-        self._kind = _Kind(bool(found.answer.get("content")) or not names, names, leads)
+        self._kind = _Kind(bool(found.answer.get("content")) or not names, names, turn.leads)
         self._call_ids = tuple(str(one) for _, _, one in calls)
-        self._found, self._settings, self._seams = found, settings, seams
-        self._stopped_by = None if found.step is None else found.step.stop_reason
+        self._found, self._turn, self._settings, self._seams = found, turn, turn.settings, seams
 
-    def check(self, prompt: Any) -> Generator[Render, Sequence[int], None]:
+    def check(self) -> Generator[Render, Sequence[int], None]:
         """Checks that the earlier prompt begins its answer as the stand-in does, which has the calls of all results.
 
         Some templates look far back: for ``/no_think`` in the system prompt, for the name of a result's tool.
@@ -244,8 +222,10 @@ class _Seam:
             raise ByText("template", "a result is of a call that is not in the last answer.")
         of_text = yield from self._ending(self._kind.of_text)
         opening = of_text.opening
-        if self._behind_results:
+        if self._turn.is_behind_results:
             opening = self._seams.get((self._settings, self._kind.leads, "behind results")) or opening
+        prompt = self._turn.step.prompt_token_ids
+        assert prompt is not None
         if prompt[len(prompt) - len(opening) :].tolist() != [*opening]:
             raise ByText("template", _FAR_BACK)
 
@@ -288,7 +268,7 @@ class _Seam:
         shared = rest[: _common(rest, ending.tail)]
         of_text = yield from self._ending(self._kind.of_text)
         end = of_text.tail[0]
-        if end not in shared and last in shared and self._stopped_by == last:
+        if end not in shared and last in shared and self._turn.step.stop_reason == last:
             # Turns without an end of their own: the token of the role behind them stopped it, as GLM's.
             return shared.index(last) + 1
         if end not in shared:
@@ -346,8 +326,7 @@ _LOOKS_BACK: Final = "the template renders earlier messages by what comes after 
 _FAR_BACK: Final = "the template renders new messages by what stands far before them."
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """What a template may tell answers apart by."""
 
     has_text: bool
@@ -378,10 +357,6 @@ def _history(kind: _Kind, said: str, ids: Sequence[str], added: str = "") -> lis
     return [*first, {"role": "user", "content": "x"}, answer]
 
 
-def _role(message: Any) -> Any:
-    return message.get("role") if isinstance(message, Mapping) else "user" if isinstance(message, str) else None
-
-
 def _reply(ids: Sequence[str]) -> list[dict[str, Any]]:
     """What comes after an answer: the results of its calls, or the user."""
     results = [{"role": "tool", "tool_call_id": one, "content": "w"} for one in ids]
@@ -394,5 +369,5 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(two)))
 
 
-__all__ = ["TEMPLATE_FIELDS", "ByText", "Render", "Rendering", "Seams", "check_request", "check_step",
-           "prompt_ids", "prompt_of"]  # fmt: skip
+__all__ = ["ByText", "Render", "Rendering", "Seams", "check_request", "check_turn",
+           "prompt_of", "seam_ids"]  # fmt: skip

@@ -1,159 +1,123 @@
 """Which recorded step a request continues, by its messages: its request and its answer begin them.
 
-``message_key`` says what counts as the same message. Frameworks send an answer back in a shape of their own: without
-its reasoning, with ``null`` for no text, with the keys of its arguments in another order.
+A request is compared with the latest ones as they were sent, which is quick, and message by message only where it goes
+on; what a comparison needs of a step is made when that is added. Recorders add steps on a thread of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from rollout_trace.data.conversations import MessageTree, Node
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.wire import chat_messages
+from rollout_trace.wire.message_key import (
+    Message,
+    answer_key,
+    calls_in,
+    content_key,
+    has_media,
+    message_key,
+    plain,
+    reasoning_key,
+)
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
+TEMPLATE_FIELDS: Final = (
+    "add_generation_prompt",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "reasoning",
+    "reasoning_effort",
+    "response_format",
+    "text",
+    "tool_choice",
+)
+"""Fields of a request that may be part of its prompt, beside messages and tools: vLLM's renderer of Kimi K3 writes the
+choice of a tool and the format of the answer down."""
+
+COMPARED_FIELDS: Final = (*TEMPLATE_FIELDS, "truncate_prompt_tokens", "truncation", "truncation_side")
+"""Fields that must be those of the earlier call: ids of its prompt may have been cut off, too."""
 _RECENT = 16
 """Steps whose messages a request is compared with as they stand: as many conversations can take turns."""
-_REASONING_FIELDS = ("reasoning", "reasoning_content")
-_UNREAD = frozenset({"role", "content", "name", "tool_calls", *_REASONING_FIELDS, "reasoning_details", "annotations",
-                     "cache_control", "item_id", "status", "signature", "index", "id",
-                     "provider_specific_fields"})  # fmt: skip
-"""Fields of a message that are compared by themselves, or that no prompt holds."""
-_REASONING = ("thinking", "redacted_thinking", "reasoning")
-_TEXTS = ("text", "input_text", "output_text", "refusal", *_REASONING)
-_ITEMS = ("message", "reasoning", "function_call", "custom_tool_call", "function_call_output",
-          "custom_tool_call_output", "tool_use", "tool_result")  # fmt: skip
-
-Message = Mapping[str, Any]
 
 
-def message_key(message: Any) -> Hashable:
-    """Returns a key that two messages share if they say the same.
+class Ids:
+    """Token ids as JSON writes them: those of the ids that they continue, and their own. Each id is written once."""
 
-    Compared are role, text, reasoning, tool calls (kind, name and arguments, these by their values) and all other
-    fields that are set. No text is ``None``, ``""`` or a list without parts; a text is the list of that one part. Not
-    compared are the ids of an answer's calls, and what no prompt holds: annotations, signatures, marks of caches.
-    """
-    if not isinstance(message, Mapping):
-        return plain(message)
-    return _reasoning(message), plain(message.get("name") or None), _answer(message)
+    __slots__ = ("_before", "_text", "last", "length")
 
+    def __init__(self, before: Ids | None, own: Sequence[int]) -> None:
+        self._before = before
+        self.length: int = len(own) + (0 if before is None else before.length)
+        self.last = own[-1]
+        self._text = written(own) if before is None else b",%b" % written(own)
 
-def _answer(message: Message) -> Hashable:
-    """The key without reasoning, which frameworks may leave out, and name, which LangGraph adds to answers."""
-    calls = tuple((_kind_of(call), name, _arguments(text)) for call, (name, text, _) in _named(message))
-    rest = {name: value for name, value in message.items() if _is_set(value) and name not in _UNREAD}
-    return plain(message.get("role")), _content(message.get("content")), plain(calls), plain(rest)
-
-
-def _reasoning(message: Message) -> Hashable:
-    """The reasoning that a message holds; None for none."""
-    found = next((message[name] for name in _REASONING_FIELDS if _is_set(message.get(name))), None)
-    content = message.get("content")
-    parts = [part for part in content if _kind_of(part) in _REASONING] if isinstance(content, (list, tuple)) else []
-    return None if found is None and not parts else plain((found, parts))
+    def texts(self) -> list[bytes]:
+        """All ids, with commas between them, in pieces."""
+        parts: list[bytes] = []
+        ids: Ids | None = self
+        while ids is not None:
+            parts.append(ids._text)
+            ids = ids._before
+        return parts[::-1]
 
 
-def _kind_of(value: Any) -> Any:
-    return value.get("type") if isinstance(value, Mapping) else None
+def written(ids: Sequence[int]) -> bytes:
+    """Ids as JSON writes them, with commas between them."""
+    return msgspec.json.encode(ids)[1:-1]
 
 
-def _named(message: Message) -> list[tuple[Any, tuple[Any, Any, Any]]]:
-    calls = message.get("tool_calls")
-    return list(zip(calls, calls_in(message), strict=True)) if isinstance(calls, (list, tuple)) else []
+class Turn:
+    """A step that a request may continue, and what is compared and sent of it."""
 
+    __slots__ = ("answer", "fields", "has_thought", "ids", "is_behind_results", "leads", "reasonings", "server",
+                 "settings", "step", "tools")  # fmt: skip
 
-def calls_in(message: Message) -> list[tuple[Any, Any, Any]]:
-    """The tool calls of a chat message: name, arguments, id."""
-    found, calls = [], message.get("tool_calls")
-    for call in calls if isinstance(calls, (list, tuple)) else ():
-        function = (call.get("function") or call.get("custom")) if isinstance(call, Mapping) else None
-        function = function if isinstance(function, Mapping) else {}
-        arguments = function.get("arguments", function.get("input"))
-        found.append((function.get("name"), arguments, call.get("id") if isinstance(call, Mapping) else None))
-    return found
-
-
-def _is_set(value: Any) -> bool:
-    return value is not None and value not in ("", [], {})
-
-
-def _content(content: Any) -> Hashable:
-    """The texts of a content, or what it holds; None for none."""
-    if content is None or isinstance(content, str):
-        return content or None
-    if not isinstance(content, (list, tuple)):
-        return plain(content)
-    parts = [part for part in content if _kind_of(part) not in _REASONING]
-    said = tuple([plain(part) if (text := _text(part)) is None else text for part in parts])
-    if len(said) == 1 and isinstance(said[0], str):
-        return said[0] or None
-    return said or None
-
-
-def _text(part: Any) -> str | None:
-    if isinstance(part, str):
-        return part
-    text = part.get("text") if isinstance(part, Mapping) else None
-    is_text = isinstance(part, Mapping) and part.get("type", "text") in ("text", "input_text", "output_text")
-    return text if is_text and isinstance(text, str) else None
-
-
-def has_media(items: Sequence[Any]) -> bool:
-    """Whether messages or items, as they were sent, hold more than text: they, or a result in them."""
-    return any(map(_is_media, items))
-
-
-def _is_media(item: Any) -> bool:
-    if not isinstance(item, Mapping):
-        return False
-    if "role" not in item and item.get("type", "message") not in _ITEMS:
-        return True
-    held = [item.get("content"), item.get("output")]
-    parts = [part for one in held if isinstance(one, (list, tuple)) for part in one]
-    return any((isinstance(part, Mapping) and part.get("type", "text") not in (*_TEXTS, *_ITEMS)) or _is_nested(part)
-               for part in parts)  # fmt: skip
-
-
-def _is_nested(part: Any) -> bool:
-    """Whether a part that is a result of a tool holds more than text."""
-    return isinstance(part, Mapping) and part.get("type") == "tool_result" and _is_media({**part, "type": "message"})
-
-
-def _arguments(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return [msgspec.json.decode(value)]
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return value
-
-
-def plain(value: Any) -> bytes:
-    """Returns bytes that are equal for equal values; for what has no JSON, those of its ``repr``. Never raises."""
-    try:
-        return msgspec.json.encode(value, order="sorted", enc_hook=str)
-    except Exception:  # Half a surrogate pair, a hundred thousand brackets, a class of the user's.
-        try:
-            return repr(value).encode("utf-8", "surrogatepass")
-        except Exception:
-            return f"{type(value)} {id(value)}".encode()
+    def __init__(self, step: Step, server: str | None, before: Turn | None, like: Turn | None) -> None:
+        """``before`` is the turn that it continues by its messages; ``like`` another one, with the same settings."""
+        self.step = step
+        self.server = server
+        self.answer = answer_key(chat_messages.answer(step) or {})
+        self.reasonings = _reasonings(step)
+        self.has_thought = _has_thought(step)
+        roles = [_role(one) for one in step.messages or ()]
+        self.leads = next((role for role in roles[:1] if role in ("system", "developer")), None)
+        """The role of the system prompt; None without one."""
+        self.is_behind_results = bool(roles) and roles[-1] not in ("user", "system", "developer")
+        """Whether the messages end with results of tools."""
+        sampling = step.sampling or {}
+        self.tools: Any = step.tools or None
+        self.fields: dict[str, Any] = {name: sampling[name] for name in COMPARED_FIELDS if sampling.get(name)}
+        if like is not None and like.tools == self.tools and like.fields == self.fields:
+            # An agent's are the same in all its calls: one object, one digest.
+            self.tools, self.fields, settings = like.tools, like.fields, like.settings
+        else:
+            settings = blake2b(plain((self.tools, self.fields)), digest_size=16).digest()
+        self.settings: bytes = settings
+        """Of tools and fields: equal where these are."""
+        self.ids = _ids_of(step, before)
+        """Of prompt and completion; None where they are not known."""
 
 
 class Found(NamedTuple):
     """The step that a request continues."""
 
-    step: Step | None
+    turn: Turn | None
     """None where it continues none that is known."""
     answer: Message
     """The step's answer, as the request has it."""
-    thought: bool
+    has_thought: bool
     """Whether an answer of the conversation held thinking."""
     added: str
     """Text that the request adds to an answer that was cut off: smolagents does, behind a stop text."""
@@ -161,9 +125,13 @@ class Found(NamedTuple):
     """The messages behind it."""
     changed: int | None
     """Index of the first message that an earlier request or answer has otherwise; None where none is known."""
+    is_ambiguous: bool
+    """Whether other steps with other ids were asked and answered the same, and nothing in the request tells which."""
+    has_media: bool
+    """Whether a message, of all of them, holds more than text."""
 
 
-_NOTHING = Found(None, {}, False, "", [], None)
+_NOTHING = Found(None, {}, False, "", [], None, False, False)
 
 
 class _Sent(NamedTuple):
@@ -182,11 +150,12 @@ class TurnIndex(MessageTree):
 
     def __init__(self) -> None:
         super().__init__()
-        self._steps: dict[Node, list[Step]] = {}
+        self._turns: dict[Node, list[Turn]] = {}
         """Those whose requests end at a node."""
         self._seen: set[str] = set()
         self._recent: list[_Sent] = []
         """Of the latest steps."""
+        self._latest: Turn | None = None
         self._answers: set[Hashable] = set()
         """Keys of the steps' answers."""
         self._starts: set[Hashable] = set()
@@ -196,8 +165,11 @@ class TurnIndex(MessageTree):
         # Computed each time: the messages of a request are its caller's, who may change them in their place.
         return message_key(message)
 
-    def add(self, steps: Sequence[Step]) -> None:
-        """Adds the steps that are new: those that ended with an answer."""
+    def add(self, steps: Sequence[Step], server: str | None = None, asked: Sequence[Any] = ()) -> None:
+        """Adds the steps that are new: those that ended with an answer, which this server gave.
+
+        ``asked`` are their messages, from ``find``.
+        """
         for step in steps:
             if step.id in self._seen or step.status not in ("ok", "abandoned"):
                 continue
@@ -205,56 +177,70 @@ class TurnIndex(MessageTree):
             if step.messages is None or step.completion is None:
                 continue
             sent = list(step.messages)
-            found, node = self._find(step.protocol, sent)
+            if len(asked) == len(sent):
+                # Those of the caller's own texts: a comparison with them need not read what both have.
+                sent = [
+                    one if _is_flat(one) and one == other else other for one, other in zip(asked, sent, strict=True)
+                ]
+            found, node, rest = self._follow(step.protocol, sent, self._known_beginning(step.protocol, sent))
+            for message in rest:
+                node = self.append(node, message)
+            turn = self._latest = Turn(step, server, found.turn, self._latest)
+            self._turns.setdefault(node, []).append(turn)
+            self._answers.add(turn.answer)
             self._starts.add(node.start)
-            self._steps.setdefault(node, []).append(step)
-            self._answers.add(_answer_key(step))
             self._recent = [_Sent(step.protocol, sent, node, found), *self._recent[: _RECENT - 1]]
 
-    def find(self, protocol: str, messages: Sequence[Any]) -> Found:
+    def find(self, protocol: str, messages: Sequence[Any]) -> tuple[Found, list[Any]]:
         """Finds the step whose request and answer begin the messages: the one with the most of them.
+
+        Returns it, and the messages as they stand, for ``add``.
 
         Args:
             protocol: of the request.
             messages: in its shape.
         """
-        return self._find(protocol, messages)[0]
-
-    def _find(self, protocol: str | None, messages: Sequence[Any]) -> tuple[Found, Node]:
-        """The step, and the node of the last message."""
         known = self._known_beginning(protocol, messages)
+        begin = [] if known is None else known.messages
+        asked = [*begin, *[{**one} if _is_flat(one) else one for one in messages[len(begin) :]]]
+        return self._follow(protocol, messages, known)[0], asked
+
+    def _follow(
+        self, protocol: str | None, messages: Sequence[Any], known: _Sent | None
+    ) -> tuple[Found, Node, list[Message]]:
+        """The step; the node of the last message that is known, and the messages behind that."""
         found, node, at = (_NOTHING, self.root, 0) if known is None else (known.found, known.node, len(known.messages))
-        path = self._walk(node, _chat(protocol, messages[at:]))
-        is_known = at > 0 or self._is_known(path)
-        found, first_new = found._replace(new=[*found.new]), found.changed
-        for message, one, is_new in path:
-            answered = self._answered(node, message)
-            if answered is not None:
-                step, added = answered
-                found, first_new = Found(step, message, found.thought or _has_thought(step), added, [], None), None
-            else:
-                first_new = one.depth - 1 if first_new is None and is_new else first_new
-                found.new.append(message)
-                if message.get("role") == "assistant" and _reasoning(message) is not None:
-                    found = found._replace(thought=True)
-                if is_known and message.get("role") == "assistant":
-                    found = found._replace(changed=one.depth - 1 if first_new is None else first_new)
-            node = one
-        return found, node
+        path = _chat(protocol, messages[at:])
+        holds_media = found.has_media or has_media(messages[at:])
+        new, changed, base = [*found.new], found.changed, node.depth
+        first_new, rest = changed, None
+        is_known: bool | None = at > 0 or None
+        for index, message in enumerate(path, base):
+            hit = None
+            if rest is None:
+                key = message_key(message)
+                hit, child = self._answered(node, message, key), self._children.get((node.number, key))
+                node, rest = (node, path[index - base :]) if child is None else (child, None)
+            if hit is not None:
+                turn, added, is_ambiguous = hit
+                new, changed, first_new = [], None, None
+                has_thought = found.has_thought or turn.has_thought
+                found = Found(turn, message, has_thought, added, new, None, is_ambiguous, holds_media)
+                continue
+            new.append(message)
+            if message.get("role") == "assistant" and reasoning_key(message) is not None:
+                found = found._replace(has_thought=True)
+            first_new = index if first_new is None and rest is not None else first_new
+            if message.get("role") == "assistant":
+                is_known = self._is_known(path) if is_known is None else is_known
+                changed = (index if first_new is None else first_new) if is_known else changed
+        return found._replace(new=new, changed=changed, has_media=holds_media), node, rest or []
 
-    def _walk(self, node: Node, messages: Sequence[Message]) -> list[tuple[Message, Node, bool]]:
-        """The chat messages behind a node, each with its own, and whether that is new."""
-        path = []
-        for message in messages:
-            child = self.child(node, message)
-            node = child or self.append(node, message)
-            path.append((message, node, child is None))
-        return path
-
-    def _is_known(self, path: Sequence[tuple[Message, Node, bool]]) -> bool:
+    def _is_known(self, path: Sequence[Message]) -> bool:
         """Whether messages are a conversation of this trajectory: by their first one, or by an answer among them."""
-        answers = [_answer(message) for message, _, _ in path if message.get("role") == "assistant"]
-        return bool(path) and (path[-1][1].start in self._starts or not self._answers.isdisjoint(answers))
+        first = next((one for one in path if one.get("role") not in ("system", "developer")), None)
+        answers = (answer_key(one) for one in path if one.get("role") == "assistant")
+        return (first is not None and message_key(first) in self._starts) or not self._answers.isdisjoint(answers)
 
     def _known_beginning(self, protocol: str | None, messages: Sequence[Any]) -> _Sent | None:
         """The latest step with the most messages that these begin with, compared as they were sent."""
@@ -266,25 +252,57 @@ class TurnIndex(MessageTree):
                 best = one
         return best
 
-    def _answered(self, node: Node, message: Message) -> tuple[Step, str] | None:
-        """The step of a node whose answer a message is: of several the one with its ids of calls, then the latest call.
+    def _answered(self, node: Node, message: Message, key: Any) -> tuple[Turn, str, bool] | None:
+        """The turn of a node whose answer a message is, by its ids of calls where several said the same.
 
-        And the text that is added to it.
-
-        Choices of one call that say the same differ in nothing that a request shows: the first is taken.
+        And the text that is added to it; and whether another one, with other ids, would do as well.
         """
-        asked = self._steps.get(node)
+        asked = self._turns.get(node)
         if not asked or message.get("role") != "assistant":
             return None
-        thought, key = _reasoning(message), _answer(message)
-        ids = [one for _, _, one in calls_in(message)]
-        asked_of = [one for one in asked if thought is None or thought in _reasonings(one)]
-        same = [one for one in asked_of if _answer_key(one) == key]
-        with_ids = [one for one in same if one.completion and [call.id for call in one.completion.tool_calls] == ids]
-        same = with_ids or same
-        if same:
-            return next(one for one in same if one.call_id == same[-1].call_id), ""
-        return next(((one, added) for one in reversed(asked_of) if (added := _added(one, message)) is not None), None)
+        thought, _, said = key
+        asked = [one for one in asked if thought is None or thought in one.reasonings]
+        same = [(one, "") for one in asked if one.answer == said]
+        if len(same) > 1:
+            ids = [one for _, _, one in calls_in(message)]
+            same = [one for one in same if _call_ids(one[0]) == ids] or same
+        same = same or [(one, added) for one in asked if (added := _added(one.step, message)) is not None]
+        if not same:
+            return None
+        is_sure = len(same) == 1 or len({(one.ids and b"".join(one.ids.texts()), added) for one, added in same}) == 1
+        # The first choice of the latest call.
+        latest = same[-1][0].step.call_id
+        return *next(one for one in same if one[0].step.call_id == latest), not is_sure
+
+
+_FLAT = frozenset({str, int, float, bool, type(None)})
+
+
+def _is_flat(message: Any) -> bool:
+    """Whether nothing in a message can be changed but its own fields."""
+    return type(message) is dict and _FLAT.issuperset(map(type, message.values()))
+
+
+def _call_ids(turn: Turn) -> list[str | None]:
+    completion = turn.step.completion
+    return [] if completion is None else [call.id for call in completion.tool_calls]
+
+
+def _ids_of(step: Step, before: Turn | None) -> Ids | None:
+    """The ids of prompt and completion; they share those of the turn before where the prompt begins with them."""
+    prompt, completion = step.prompt_token_ids, step.completion_token_ids
+    if prompt is None or completion is None or not len(completion):
+        return None
+    if before is not None and before.ids is not None:
+        known, earlier = before.ids.length, before.step
+        parts = [one.tobytes() for one in (earlier.prompt_token_ids, earlier.completion_token_ids) if one is not None]
+        if prompt[:known].tobytes() == b"".join(parts):
+            return Ids(before.ids, [*prompt[known:].tolist(), *completion.tolist()])
+    return Ids(None, [*prompt.tolist(), *completion.tolist()])
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, Mapping) else "user" if isinstance(message, str) else None
 
 
 def _reasonings(step: Step) -> tuple[Hashable, ...]:
@@ -309,7 +327,7 @@ def is_cut(step: Step) -> bool:
 
 def _added(step: Step, message: Message) -> str | None:
     """The text of a message behind all that a step sampled; None where it does not begin with that."""
-    text = _content(message.get("content"))
+    text = content_key(message.get("content"))
     if not is_cut(step) or not isinstance(text, str) or calls_in(message) or step.completion is None:
         return None
     if step.token_texts is None and step.stop_reason is not None:
@@ -321,13 +339,12 @@ def _added(step: Step, message: Message) -> str | None:
     return text[len(sampled) :] if text.startswith(sampled) else None
 
 
-def _answer_key(step: Step) -> Hashable:
-    return _answer(chat_messages.answer(step) or {})
-
-
 def _chat(protocol: str | None, messages: Sequence[Any]) -> list[Message]:
+    if protocol == "openai.chat" and all(type(one) is dict for one in messages):
+        # They stay as they were sent.
+        return [*messages]
     groups = chat_messages.grouped(protocol, messages)
     return [message for group in groups for message in chat_messages.convert(protocol, group)]
 
 
-__all__ = ["Found", "TurnIndex", "calls_in", "has_media", "is_cut", "message_key", "plain"]
+__all__ = ["COMPARED_FIELDS", "TEMPLATE_FIELDS", "Found", "Ids", "Turn", "TurnIndex", "is_cut", "written"]

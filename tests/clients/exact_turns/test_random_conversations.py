@@ -101,7 +101,7 @@ def test_each_call_is_exact_or_says_why_not(acts: list[tuple[int, str, str, int]
         has_answers = any(one["role"] == "assistant" for one in step.messages or ())
         assert step.exact_turn is not None or not has_answers or step.messages is not None
         if step.exact_turn is not None and not step.exact_turn.is_exact:
-            assert step.exact_turn.reason in ("history_changed", "settings_changed"), step.exact_turn
+            assert step.exact_turn.reason in ("ambiguous", "history_changed", "settings_changed"), step.exact_turn
     # Each token that was sampled is trained on once at most, in a row that the server really saw.
     for row in trajectory.sequences():
         assert int(row.loss_mask.sum()) <= sum(
