@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (10650, 40),
     "file": (10050, 32),
     "record": (7750, 26),
-    "clients": (6450, 26),
+    "clients": (6650, 27),
     "process": (2750, 18),
     "train": (2750, 12),
     "integration": (750, 6),

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace.clients import probe_turns
 
 if TYPE_CHECKING:
+    from rollout_trace.clients.probe_turns import ProbeExactTurns
     from rollout_trace.data.model import LogprobsMode, Step
 
 CHAT = "openai.chat"
@@ -127,6 +129,8 @@ class ProtocolProbe:
     calls: dict[str, ProbeCall] = field(default_factory=dict)
     steps: dict[str, Sequence[Step]] = field(default_factory=dict)
     extras: list[ProbeExtra] = field(default_factory=list)
+    exact_turns: ProbeExactTurns | None = None
+    """None where the engine is not known to take ids in this protocol."""
 
     @property
     def has_tools(self) -> bool:
@@ -184,6 +188,8 @@ class ProbeReport:
     extras: tuple[ProbeExtra, ...] = ()
     """What answers of each form have beside ids and logprobs: prompt logprobs, experts, ... Empty where the engine is
     not known, or sends none."""
+    exact_turns: tuple[ProbeExactTurns, ...] = ()
+    """Whether ids are taken beside messages, by protocol. Empty where the engine is not known to take any."""
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -203,6 +209,7 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
     choices = [probed.calls["n=2"].choices for probed in tried if "n=2" in probed.calls]
     with_tools = [probed.answered("with tools") for probed in tried if probed.has_tools]
     mode = next((mode for probed in tried if (mode := _mode(probed)) is not None), None)
+    exact_turns = tuple(probed.exact_turns for probed in tried if probed.exact_turns is not None)
     return ProbeReport(
         model=tried[0].model,
         engine=next((step.engine for step in steps if step.engine is not None), None),
@@ -218,10 +225,11 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
         trainable=not any(reasons.values()),
         protocols={protocol: not of_protocol for protocol, of_protocol in reasons.items()},
         reasons=tuple(reason for of_protocol in reasons.values() for reason in of_protocol),
-        advice=tuple(_advice(steps, mode)),
+        advice=(*_advice(steps, mode), *probe_turns.advice(exact_turns)),
         calls=tuple(calls),
         # The engine's own endpoint is tried once, with the first protocol: it comes last.
         extras=tuple(sorted((one for probed in tried for one in probed.extras), key=lambda one: one.is_of_engine)),
+        exact_turns=exact_turns,
     )
 
 
@@ -357,6 +365,9 @@ def _lines(report: ProbeReport) -> Iterator[str]:
     if report.extras:
         yield from _extra_lines(report.extras)
         yield ""
+    if report.exact_turns:
+        yield from _turn_lines(report.exact_turns)
+        yield ""
     yield f"stream equals unary: {_yes_or_no(report.stream_equals_unary)}"
     yield f"logprobs are: {report.logprobs_mode or 'not told'}"
     for name, problem in report.failures.items():
@@ -392,6 +403,14 @@ def _extra_lines(extras: Sequence[ProbeExtra]) -> Iterator[str]:
             reasons.setdefault((column, problem), []).append(of_form[0].form)
     for (column, problem), of_forms in reasons.items():
         yield f"  - {', '.join(filter(None, [column, *of_forms]))}: {problem}"
+
+
+def _turn_lines(exact_turns: Sequence[ProbeExactTurns]) -> Iterator[str]:
+    rows = [(one.form, *(_GIVEN[fact] for fact in (one.takes_ids, one.tokenizes, one.works))) for one in exact_turns]
+    yield from _table([probe_turns.HEADER, *rows])
+    for one in exact_turns:
+        if one.problem is not None:
+            yield f"  - {one.form}: {one.problem}"
 
 
 def _extra_reasons(of_form: Sequence[ProbeExtra]) -> Iterator[tuple[str, str]]:
