@@ -209,7 +209,6 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
     choices = [probed.calls["n=2"].choices for probed in tried if "n=2" in probed.calls]
     with_tools = [probed.answered("with tools") for probed in tried if probed.has_tools]
     mode = next((mode for probed in tried if (mode := _mode(probed)) is not None), None)
-    exact_turns = tuple(probed.exact_turns for probed in tried if probed.exact_turns is not None)
     return ProbeReport(
         model=tried[0].model,
         engine=next((step.engine for step in steps if step.engine is not None), None),
@@ -225,11 +224,11 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
         trainable=not any(reasons.values()),
         protocols={protocol: not of_protocol for protocol, of_protocol in reasons.items()},
         reasons=tuple(reason for of_protocol in reasons.values() for reason in of_protocol),
-        advice=(*_advice(steps, mode), *probe_turns.advice(exact_turns)),
+        advice=tuple(_advice(steps, mode)),
         calls=tuple(calls),
         # The engine's own endpoint is tried once, with the first protocol: it comes last.
         extras=tuple(sorted((one for probed in tried for one in probed.extras), key=lambda one: one.is_of_engine)),
-        exact_turns=exact_turns,
+        exact_turns=tuple(probed.exact_turns for probed in tried if probed.exact_turns is not None),
     )
 
 

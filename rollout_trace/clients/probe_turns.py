@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -98,13 +98,7 @@ def with_second_turn(
     return replace(found, tokenizes=tokenizes, works=works, problem="; ".join(filter(None, problems)) or None)
 
 
-def advice(found: Sequence[ProbeExactTurns]) -> Iterator[str]:
-    """What makes exact turns work with a server that does not tokenise."""
-    if any(one.takes_ids and one.tokenizes is False for one in found):
-        yield "the server takes ids and gives none of messages: pass tokenizer= to rt.Engine() for exact turns"
-
-
 HEADER = ("exact turns", "takes ids", "/tokenize", "second turn")
 
-__all__ = ["HEADER", "ProbeExactTurns", "advice", "continued", "ids_of", "taken", "with_ids", "with_second_turn",
+__all__ = ["HEADER", "ProbeExactTurns", "continued", "ids_of", "taken", "with_ids", "with_second_turn",
            "without_ids"]  # fmt: skip

@@ -96,21 +96,38 @@ def test_a_request_that_ends_with_an_answer_goes_out_as_text() -> None:
     assert exact(trajectory.steps) == [False, False, True]
 
 
-def test_a_server_with_a_conversation_for_a_template_needs_a_tokenizer_here() -> None:
-    def conversation(engine: rt.Engine) -> list[rt.Step]:
-        with rt.trajectory() as trajectory:
-            client, messages = wrapped(server, engine), [dict(USER)]
-            for turn in range(3):
-                asked(client, messages, *([user("go on")] if turn else []))
-        return trajectory.steps
+class WithoutTokenizer(SGLangServer):
+    """Behind a router that passes generation alone on."""
 
+    def answer(self, record: RequestRecord) -> Response:
+        if record.path.endswith("/tokenize"):
+            return json_response(404, {"detail": "Not Found"})
+        return super().answer(record)
+
+
+def conversation(server: SGLangServer, engine: rt.Engine) -> list[rt.Step]:
+    with rt.trajectory() as trajectory:
+        client, messages = wrapped(server, engine), [dict(USER)]
+        for turn in range(3):
+            asked(client, messages, *([user("go on")] if turn else []))
+    return trajectory.steps
+
+
+def test_a_server_with_a_conversation_for_a_template() -> None:
     with ByConversation(says("hello world"), tokenizer=TOKENIZER) as server:
-        by_text = conversation(SGLANG)
-    assert texts(by_text) == [None, "tokenizer", "tokenizer"]
-    turn = by_text[1].exact_turn
+        steps = conversation(server, SGLANG)
+    assert texts(steps) == [None, "tokenizer", "tokenizer"]
+    turn = steps[1].exact_turn
     assert turn is not None
     assert "only with a Jinja chat template" in str(turn.detail)
-    with ByConversation("hello world", tokenizer=RealTokenizer(TINY)) as server:
-        by_ids = conversation(rt.Engine("sglang", exact_turns=True, tokenizer=TINY))
-        assert {record.path for record in server.requests} == {"/v1/chat/completions"}
+
+
+def test_a_server_that_does_not_tokenise() -> None:
+    with WithoutTokenizer("hello world", tokenizer=RealTokenizer(TINY)) as server:
+        by_text = conversation(server, SGLANG)
+        n_requests = len(server.requests)
+        by_ids = conversation(server, rt.Engine("sglang", exact_turns=True, tokenizer=TINY))
+        paths = [record.path for record in server.requests]
+    assert texts(by_text) == [None, "tokenizer", "tokenizer"]
     assert exact(by_ids) == [False, True, True], texts(by_ids)
+    assert (paths.count("/tokenize"), {*paths[n_requests:]}) == (1, {"/v1/chat/completions"})
