@@ -28,7 +28,7 @@ _AS_IDS = "return_tokens_as_token_ids"
 _DOUBTFUL = 60.0
 """The same for one that may have been about the values of one request."""
 
-_REFUSAL_STATUSES = frozenset({400, 403, 422})
+REFUSAL_STATUSES = frozenset({400, 403, 422})
 
 _MAX_REFUSALS = 4096
 """Most refusals in memory; beyond it all are dropped, and met again. An agent's requests have a handful of shapes."""
@@ -147,7 +147,7 @@ def without_refused(
     servers say nothing at all. Then the request goes out as its caller made it, before an error reaches the caller.
     The refusals are added to the call's ``refusals``.
     """
-    if status not in _REFUSAL_STATUSES:
+    if status not in REFUSAL_STATUSES:
         return None
     message = f"HTTP {status}: {error_of(content, status).message[:300]}"
     refusal = Refusal(message, time.monotonic() + ASK_AGAIN)

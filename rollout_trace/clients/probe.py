@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 from urllib.parse import urlsplit
 
-from rollout_trace.clients import stainless
+from rollout_trace.clients import probe_turns, stainless
 from rollout_trace.clients.probe_report import ProbeCall, ProbeReport, ProtocolProbe, extras_of, report_of
 from rollout_trace.clients.sdks import client_kind, protocol_of, wrap
 from rollout_trace.data.trajectory import Trajectory
@@ -18,7 +18,7 @@ from rollout_trace.record.log import StepLog
 from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import TrajectoryState
 from rollout_trace.wire.engine import SGLANG_GENERATE, VLLM_GENERATE, Engine, path_of, resolve
-from rollout_trace.wire.profiles import AUTO
+from rollout_trace.wire.profiles import AUTO, PROMPT_FIELDS, profile
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -89,7 +89,7 @@ _TEMPLATES = {
     "openai.completions": _CallTemplate("completions", {"prompt": _QUESTION}),
     "openai.responses": _CallTemplate(
         "responses",
-        {"input": _QUESTION},
+        {"input": _MESSAGES},
         limit="max_output_tokens",
         has_seed=False,
         has_choices=False,
@@ -117,8 +117,9 @@ def probe(
 
     Makes a handful of tiny calls on a copy of the client, in each named protocol: plain, the same again and streamed,
     and if the protocol has them, with a tool, with ``n=2``, and at two temperatures. Two more in each, and two to
-    vLLM's or SGLang's own ``generate`` endpoint, ask for all that ``rt.Engine`` can ask for. They share the client's
-    connections and are recorded in no trajectory of yours.
+    vLLM's or SGLang's own ``generate`` endpoint, ask for all that ``rt.Engine`` can ask for; two show whether exact
+    turns can be had: one with ids beside its messages, and a second turn. They share the client's connections and are
+    recorded in no trajectory of yours.
     A call that is refused or fails is reported, not raised. ``print(rt.probe(client, model))`` prints a table.
 
     Args:
@@ -151,8 +152,15 @@ def probe(
     # All extras, of an engine that has some.
     everything = None if used_profile.name == "openai" else Engine(used_profile.name, **extras)  # type: ignore[arg-type]
     wishing = replace(bound, wishes=everything, quiet=True)
-    plain, curious = (wrap(client.copy(), "openai", one, example="OpenAI") for one in (bound, wishing))
-    calls = _Calls(plain, curious, model, trajectory, list(dict.fromkeys(protocols)))
+
+    def wrapped(settings: Settings) -> Any:
+        return wrap(client.copy(), "openai", settings, example="OpenAI")
+
+    def exact(engine: str) -> Any:
+        wishes = Engine(engine, exact_turns=True)  # type: ignore[arg-type]
+        return wrapped(replace(bound, engine=profile(engine), wishes=wishes, quiet=True))
+
+    calls = _Calls(wrapped(bound), wrapped(wishing), exact, model, trajectory, list(dict.fromkeys(protocols)))
     return calls.make_async() if kind == "async" else calls.make()
 
 
@@ -168,10 +176,19 @@ class _Call(NamedTuple):
 class _Calls:
     """The test calls of one probe. The results so far decide which follow."""
 
-    def __init__(self, client: Any, curious: Any, model: str, trajectory: Trajectory, protocols: Sequence[str]) -> None:
-        """``curious`` is the client that asks for extras too."""
+    def __init__(
+        self,
+        client: Any,
+        curious: Any,
+        exact: Callable[[str], Any],
+        model: str,
+        trajectory: Trajectory,
+        protocols: Sequence[str],
+    ) -> None:
+        """``curious`` is the client that asks for extras too; ``exact`` makes one with exact turns, for an engine."""
         self._client = client
         self._curious = curious
+        self._exact = exact
         self._model = model
         self._trajectory = trajectory
         self._done = 0
@@ -212,15 +229,43 @@ class _Calls:
             for name, body in self._plan(template, probed):
                 send = partial(attrgetter(template.resource)(self._client).create, **body)
                 yield _Call(send, "stream" in body, partial(self._store_result, probed, name))
-            step = probed.step("plain")
-            if step is None or step.engine in (None, "openai"):
-                continue
-            common = _BARE if self._common is _BARE else _MASKABLE
-            for options in ({}, {"stream": True}):
-                create = attrgetter(template.resource)(self._curious).create
-                send = partial(create, **self._body(template, common, **options))
-                yield _Call(send, bool(options), partial(self._store_extras, probed, protocol, bool(options)))
+            if probed.answered("plain"):
+                yield from self._for_exact_turns(template, probed)
+                yield from self._for_extras(template, probed)
         yield from self._own()
+
+    def _for_exact_turns(self, template: _CallTemplate, probed: ProtocolProbe) -> Iterator[_Call]:
+        step = probed.step("plain")
+        engine, protocol = step.engine if step is not None else None, probed.protocol
+        if engine is None or (engine, protocol) not in PROMPT_FIELDS:
+            return
+        ids = probe_turns.ids_of(step)
+        if ids is None:
+            probed.exact_turns = probe_turns.without_ids(protocol)
+            return
+        body = self._body(template, self._common)
+        create = attrgetter(template.resource)(self._exact(engine)).create
+        send = partial(create, **probe_turns.with_ids(body, engine, protocol, ids))
+        yield _Call(send, False, partial(self._store_taken, probed))
+        if probed.exact_turns is not None and probed.exact_turns.takes_ids is None:
+            return
+        latest = self._trajectory.steps[-1]
+        if latest.status != "ok":
+            # A turn continues one of its own client.
+            yield _Call(partial(create, **body), False, lambda error: None)
+            latest = self._trajectory.steps[-1]
+        send = partial(create, **probe_turns.continued(body, protocol, latest))
+        yield _Call(send, False, partial(self._store_second_turn, probed))
+
+    def _for_extras(self, template: _CallTemplate, probed: ProtocolProbe) -> Iterator[_Call]:
+        step = probed.step("plain")
+        if step is None or step.engine in (None, "openai"):
+            return
+        common = _BARE if self._common is _BARE else _MASKABLE
+        create = attrgetter(template.resource)(self._curious).create
+        for options in ({}, {"stream": True}):
+            send = partial(create, **self._body(template, common, **options))
+            yield _Call(send, bool(options), partial(self._store_extras, probed, probed.protocol, bool(options)))
 
     def _own(self) -> Iterator[_Call]:
         """Calls of the engine's own endpoint."""
@@ -288,6 +333,21 @@ class _Calls:
         problem = ProbeCall.of(protocol, steps, error)
         failure = None if problem.answered else problem.problem
         probed.extras.extend(extras_of(protocol, streamed=streamed, steps=steps, problem=failure))
+
+    def _store_taken(self, probed: ProtocolProbe, error: Exception | None) -> None:
+        steps = self._new_steps()
+        call = ProbeCall.of("with ids", steps, error)
+        failure = None if call.answered else call.problem
+        probed.exact_turns = probe_turns.taken(probed.protocol, steps, status=call.status, failure=failure)
+
+    def _store_second_turn(self, probed: ProtocolProbe, error: Exception | None) -> None:
+        steps = self._new_steps()[-1:]
+        call = ProbeCall.of("second turn", steps, error)
+        assert probed.exact_turns is not None
+        failure = None if call.answered else call.problem
+        known = [one.exact_turns.tokenizes for one in self._probed.values() if one.exact_turns is not None]
+        tokenizes = next((one for one in known if one is not None), None)
+        probed.exact_turns = probe_turns.with_second_turn(probed.exact_turns, steps, failure, tokenizes)
 
     def _new_steps(self) -> Sequence[Step]:
         steps = self._trajectory.steps[self._done :]

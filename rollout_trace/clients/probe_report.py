@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace.clients import probe_turns
 
 if TYPE_CHECKING:
+    from rollout_trace.clients.probe_turns import ProbeExactTurns
     from rollout_trace.data.model import LogprobsMode, Step
 
 CHAT = "openai.chat"
@@ -128,6 +130,8 @@ class ProtocolProbe:
     calls: dict[str, ProbeCall] = field(default_factory=dict)
     steps: dict[str, Sequence[Step]] = field(default_factory=dict)
     extras: list[ProbeExtra] = field(default_factory=list)
+    exact_turns: ProbeExactTurns | None = None
+    """None where the engine is not known to take ids in this protocol."""
 
     @property
     def has_tools(self) -> bool:
@@ -182,6 +186,8 @@ class ProbeReport:
     extras: tuple[ProbeExtra, ...] = ()
     """What answers of each form have beside ids and logprobs: prompt logprobs, experts, ... Empty where the engine is
     not known, or sends none."""
+    exact_turns: tuple[ProbeExactTurns, ...] = ()
+    """Whether ids are taken beside messages, by protocol. Empty where the engine is not known to take any."""
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -221,6 +227,7 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
         calls=tuple(calls),
         # The engine's own endpoint is tried once, with the first protocol: it comes last.
         extras=tuple(sorted(extras, key=lambda one: one.is_of_engine)),
+        exact_turns=tuple(probed.exact_turns for probed in tried if probed.exact_turns is not None),
     )
 
 
@@ -356,6 +363,9 @@ def _lines(report: ProbeReport) -> Iterator[str]:
     if report.extras:
         yield from _extra_lines(report.extras)
         yield ""
+    if report.exact_turns:
+        yield from _turn_lines(report.exact_turns)
+        yield ""
     yield f"stream equals unary: {_yes_or_no(report.stream_equals_unary)}"
     yield f"logprobs are: {report.logprobs_mode or 'not told'}"
     for name, problem in report.failures.items():
@@ -395,6 +405,14 @@ def _extra_lines(extras: Sequence[ProbeExtra]) -> Iterator[str]:
             reasons.setdefault(found, []).append(form)
     for (column, problem), of_forms in reasons.items():
         yield f"  - {', '.join(filter(None, [column, *of_forms]))}: {problem}"
+
+
+def _turn_lines(exact_turns: Sequence[ProbeExactTurns]) -> Iterator[str]:
+    rows = [(one.form, *(_GIVEN[fact] for fact in (one.takes_ids, one.tokenizes, one.works))) for one in exact_turns]
+    yield from _table([probe_turns.HEADER, *rows])
+    for one in exact_turns:
+        if one.problem is not None:
+            yield f"  - {one.form}: {one.problem}"
 
 
 def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:

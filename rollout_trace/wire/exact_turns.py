@@ -26,8 +26,8 @@ from rollout_trace.wire.turn_index import COMPARED_FIELDS, Found, Ids, Turn, is_
 
 _NOT_BY_IDS: Final = {
     "documents": "the tokenizer is not given them as the chat endpoint gives them",
-    "reasoning": "the chat endpoint makes template arguments of it, /tokenize does not",
-    "reasoning_effort": "the chat endpoint makes template arguments of it, /tokenize does not",
+    "reasoning": "the chat endpoint makes template arguments of it, which the tokenizer is not given",
+    "reasoning_effort": "the chat endpoint makes template arguments of it, which the tokenizer is not given",
     "truncate_prompt_tokens": "ids are not truncated",
     "truncation_side": "ids are not truncated",
 }

@@ -24,7 +24,12 @@ PROMPT_FIELDS: Final[Mapping[tuple[str, str], str]] = {
     ("vllm", "openai.chat"): "kv_transfer_params.prompt_token_ids",
     ("vllm", "openai.responses"): "kv_transfer_params.prompt_token_ids",
     ("vllm", "anthropic.messages"): "kv_transfer_params.prompt_token_ids",
-    # By source: 0.5.23, entrypoints/openai/protocol.py.
+    # Ran: 0.5.23's handlers of chat and /tokenize, over a scheduler of ours. By source, in srt/entrypoints/openai/: ids
+    # take the template's place, media are dropped without a word (serving_chat.py:1947), parsers of tools and reasoning
+    # run, those that read the prompt's end too (1456). Answers have ids from 0.5.19, streams from 0.5.21. Before 0.5.23
+    # /tokenize ignores `add_generation_prompt` (protocol.py:1763): exact_turns.py then accepts a template only where
+    # what begins an answer is part of each answer. With a built-in conversation for a template it refuses the field
+    # (serving_tokenize.py:88), and ids would lose that conversation's stop texts (serving_chat.py:2392).
     ("sglang", "openai.chat"): "input_ids",
 }
 """The field that takes a prompt's ids beside its messages, by engine and protocol."""

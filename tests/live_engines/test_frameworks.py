@@ -17,6 +17,8 @@ PROGRAMS = {path.stem.removesuffix("_runs"): path for path in Path(__file__).wit
 """By the framework: ``openai_agents`` runs in the environment of ``rollout-trace-openai-agents``. The files are named
 otherwise than the packages that they import."""
 RUNS = 3
+EXACT = ("langchain", "strands")
+"""Integrations with a test of exact turns, which takes a live server in the place of a scripted one."""
 
 
 def test_there_is_a_program_for_each_framework_of_its_own_environment() -> None:
@@ -48,3 +50,17 @@ def test_the_totals_are_the_engines(server: Server, name: str, tmp_path: Path) -
         # A random model seldom writes a call that can be parsed, also where vLLM makes it begin one.
         assert {run.name for run in one.tool_runs} <= {"add"}
         assert all(run.step_id in {step.id for step in one.steps} for run in one.tool_runs)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_eight_turns_of_a_framework_are_one_row(server: Server, name: str, tmp_path: Path) -> None:
+    if server.engine != "vllm":
+        pytest.skip("llama-server takes no ids beside messages")
+    python = ROOT / ".venvs" / f"rollout-trace-{name}" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"make environment-rollout-trace-{name} makes the environment of this framework")
+    tests = ROOT / "integrations" / f"rollout-trace-{name}" / "tests" / "test_exact_turns.py"
+    command = [str(python), "-m", "pytest", "-q", "--basetemp", str(tmp_path / "of"), str(tests)]
+    environment = {**os.environ, "ROLLOUT_TRACE_LIVE_VLLM": server.url}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from live_script import LIVE, LiveScriptedServer
+
 import rollout_trace as rt
-from rollout_trace.testing import Reply, ScriptedServer
+from rollout_trace.testing import LoopbackServer, Reply, ScriptedServer
 from rollout_trace.testing.tokenizer import ByteTokenizer, Part
 
 TURNS = 8
@@ -40,9 +42,13 @@ def adds(request: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> R
     return Reply("The sum is known.") if done >= TURNS - 1 else Reply(None, [("add", f'{{"a": {done}, "b": 2}}')])
 
 
-def assert_one_row(
-    run: Callable[[ScriptedServer, rt.Engine], object], folder: Path, script: Callable[..., Reply] = adds
-) -> None:
+def _server(script: Callable[..., Reply]) -> LoopbackServer:
+    if LIVE is not None:
+        return LiveScriptedServer(script, LIVE)
+    return ScriptedServer(script, tokenizer=Spelling(("add", "arguments", "sum")))
+
+
+def assert_one_row(run: Callable[[Any, rt.Engine], object], folder: Path, script: Callable[..., Reply] = adds) -> None:
     """Eight turns are one row with exact turns; without, each prompt that says a call in other ids begins one.
 
     Args:
@@ -53,9 +59,8 @@ def assert_one_row(
     found = {}
     for exact in (False, True):
         path = folder / f"{exact}.jsonl"
-        with rt.recording(path), ScriptedServer(script, tokenizer=Spelling(("add", "arguments", "sum"))) as server:
+        with rt.recording(path), _server(script) as server:
             run(server, rt.Engine("vllm", exact_turns=exact))
-            server.release()
         (found[exact],) = [one for one in rt.read(path) if one.steps]
     by_text, by_ids = found[False], found[True]
     turns = [step.exact_turn for step in by_ids.steps]

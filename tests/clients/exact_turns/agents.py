@@ -17,6 +17,7 @@ TOKENIZER = ByteTokenizer(("hello", "world", "tool", '{"a": ', "result"))
 """Its words are one id each, and several where the model spells them."""
 ENGINE = rt.Engine("vllm", exact_turns=True)
 BY_TEXT = rt.Engine("vllm")
+SGLANG = rt.Engine("sglang", exact_turns=True)
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "tool", "parameters": {"type": "object"}}}]
 
 
@@ -52,6 +53,43 @@ class RefusingServer(ScriptedServer):
         if b"kv_transfer_params" not in record.body:
             return super().answer(record)
         return json_response(400, {"error": {"message": "Extra inputs are not permitted", "code": 400}})
+
+
+class SGLangServer(ScriptedServer):
+    """One with the fields of SGLang 0.5.23, as its `srt/entrypoints/openai/serving_chat.py` reads and writes them."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        if not record.path.endswith("/chat/completions"):
+            return super().answer(record)
+        body = json.loads(record.body)
+        ids, in_choices, in_sglext = (
+            body.pop(name, None) for name in ("input_ids", "return_token_ids", "return_input_ids_in_sglext")
+        )
+        if body.get("stream") and in_choices:  # Line 1315.
+            return json_response(400, {"message": "return_token_ids is not supported with streaming", "code": 400})
+        if ids is not None:  # Line 1947: the template is not rendered.
+            body["kv_transfer_params"] = {"prompt_token_ids": ids}
+        elif body["messages"][-1]["role"] == "assistant" and not body.get("continue_final_message"):  # Line 548.
+            body["messages"][-1]["role"] = "user"
+        made = super().answer(replace(record, body=json.dumps({**body, "return_token_ids": True}).encode()))
+        if made.status != 200:
+            return made
+        if not body.get("stream"):
+            answer = json.loads(b"".join(part for part in made.parts if isinstance(part, bytes)))
+            prompt = answer.pop("prompt_token_ids")
+            for choice in answer["choices"]:
+                sampled = choice.pop("token_ids")
+                if in_choices:  # Line 2976.
+                    choice.update(prompt_token_ids=prompt, response_token_ids=sampled)
+            return json_response(200, answer)
+        events = [json.loads(part[6:]) for part in made.parts[:-1] if isinstance(part, bytes)]
+        prompt, sampled = events[0].pop("prompt_token_ids"), [[] for _ in range(body.get("n") or 1)]
+        for choice in (choice for event in events for choice in event["choices"]):
+            sampled[choice["index"]] += choice.pop("token_ids", None) or []
+        if in_sglext:  # Line 2730: of all choices, in a chunk of its own at the end.
+            events.append({**events[0], "choices": [], "sglext": {"input_ids": prompt, "output_ids": sampled}})
+        written = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+        return replace(made, parts=[*written, b"data: [DONE]\n\n"])
 
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>\n\n|(?=<\|im_end\|>))", re.DOTALL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import threading
@@ -18,7 +17,6 @@ import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace.testing._messages import json_response
-from tests.amount import some
 from tests.clients.either import Kind, done, drive, each, entered
 
 from .agents import (
@@ -325,56 +323,6 @@ def test_a_server_that_ignores_or_refuses_ids_answers_as_without(server_of: type
     # A refusal that names no field may be about these ids: the second one counts.
     assert sent.count(True) == (1 if server_of is IgnoringServer else 2)
     assert [step.token_issue for step in trajectory.steps] == [None] * 5
-
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "n": {"n": 2},
-    "tools": {"tools": TOOLS},
-    "required": {"tools": TOOLS, "tool_choice": "required"},
-    "named": {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "tool"}}},
-    "logprobs": {"logprobs": True, "top_logprobs": 3},
-    "usage": {"stream_options": {"include_usage": True}},
-    "stop": {"stop": ["wor"]},
-    "short": {"max_tokens": 3},
-    "format": {"response_format": {"type": "json_object"}},
-    "template": {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
-    "ids": {"extra_body": {"return_token_ids": True}},
-    "sampling": {"temperature": 0.3, "top_p": 0.9, "seed": 4},
-}
-
-
-@pytest.mark.parametrize("server_of", [IgnoringServer, RefusingServer])
-@pytest.mark.parametrize("name", some(SHAPES, "required", "logprobs", "stop"))
-def test_what_the_agent_reads_of_such_a_server(server_of: type[ScriptedServer], name: str) -> None:
-    def script(request: Any, choice: int) -> Reply:
-        calls = [("tool", '{"a":  1}')] if request.get("tool_choice") else []
-        return Reply(f"hello world {choice}", calls)
-
-    def read(engine: rt.Engine, *, stream: bool, raw: bool) -> list[Any]:
-        with server_of(script, tokenizer=TOKENIZER) as server, rt.trajectory():
-            client, messages = wrapped(server, engine), [USER, {"role": "assistant", "content": "ok"}, user("two")]
-            found = []
-            for turn in range(3):
-                options = {**SHAPES[name], "stream": True} if stream else {
-                    key: value for key, value in SHAPES[name].items() if key != "stream_options"}  # fmt: skip
-                create = client.chat.completions.with_raw_response.create if raw else client.chat.completions.create
-                answer: Any = create(model="m", messages=messages, **options)
-                answer = answer.parse() if raw else answer
-                found += [one.model_dump(exclude={"id"}) for one in answer] if stream else [
-                    answer.model_dump(exclude={"id"})]  # fmt: skip
-                messages = [*messages, {"role": "assistant", "content": "hello world 0"}, user(f"go {turn}")]
-        return found
-
-    for stream in (False, True):
-        for raw in (False, True):
-            ours, theirs = (read(engine, stream=stream, raw=raw) for engine in (ENGINE, BY_TEXT))
-            assert _without_call_ids(ours) == _without_call_ids(theirs)
-
-
-def _without_call_ids(found: list[Any]) -> str:
-    # The server numbers its answers: a refused request takes a number.
-    return re.sub(r"chatcmpl-tool-\w+", "ID", json.dumps(found))
 
 
 def test_a_server_without_a_tokenizer_endpoint() -> None:

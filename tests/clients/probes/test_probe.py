@@ -60,10 +60,12 @@ def calls(server: LoopbackServer) -> list[Any]:
 
 
 def test_a_server_that_has_everything(kind: Kind) -> None:
-    """Everything is found, with one inquiry and seven small calls, and three for extras."""
+    """Everything is found, with one inquiry and seven small calls, six requests for exact turns and three for
+    extras."""
     with ScriptedServer("blue is nice") as server:
         report = probed(kind, server.base_url)
         *bodies, extras, extras_streamed, generate = calls(server)
+        bodies, turns = bodies[:7], bodies[7:]
     assert report.engine == "vllm"
     assert report.prompt_ids
     assert report.completion_ids
@@ -71,8 +73,8 @@ def test_a_server_that_has_everything(kind: Kind) -> None:
     assert (report.aligned, report.stream_equals_unary, report.logprobs_mode) == (True, True, "raw")
     assert (report.n_choices, report.tools, report.trainable) == (2, True, True)
     assert (report.reasons, report.failures) == ((), {})
-    assert len(bodies) == 7
-    assert len(server.requests) == 11
+    assert ["kv_transfer_params" in body for body in turns] == [True, False, False, False, False, True]
+    assert len(server.requests) == 17
     assert (extras["prompt_logprobs"], extras_streamed["top_logprobs"], "token_ids" in generate) == (1, 2, True)
     assert all(body["max_tokens"] <= 16 and body["return_token_ids"] for body in bodies)
     assert [body.get("n") for body in bodies].count(2) == 1
@@ -236,7 +238,8 @@ def test_every_protocol_that_is_named(kind: Kind) -> None:
     with NoIdsInResponses("blue is nice") as server:
         report = probed(kind, server.base_url, protocols=names)
         paths = {record.path for record in server.requests if record.method == "POST"}
-    assert paths == {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/inference/v1/generate"}
+    own = {"/inference/v1/generate", "/tokenize"}
+    assert paths == {"/v1/chat/completions", "/v1/completions", "/v1/responses", *own}
     assert dict(report.protocols) == {"openai.chat": True, "openai.completions": True, "openai.responses": False}
     assert not report.trainable
     assert report.failures == {}
@@ -297,6 +300,8 @@ class Recorded(LoopbackServer):
             return json_response(200, {"data": [{"id": "m", "owned_by": "vllm"}]})
         if (refusal := self.refuses(record)) is not None:
             return json_response(*refusal)
+        if record.path.endswith("/tokenize"):
+            return json_response(404, {"detail": "Not Found"})
         kind = RECORDED[record.path, bool(record.json.get("stream"))]
         names = {"moe": f"moe_{kind}", "mask": f"mask_{kind}_topk5".replace("stream_topk5", "topk5_stream")}
         one = recorded()[names[self.server]]
