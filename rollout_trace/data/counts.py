@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
+
+from msgspec import Struct
 
 from rollout_trace.data.model import Usage
 
@@ -20,8 +21,7 @@ Count: TypeAlias = Literal["input", "output", "cache_read", "cache_write", "reas
 """A field of ``Usage``; ``tools`` are results of tools in the prompt, ``total`` all tokens of prompt and completion."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountPlace:
+class CountPlace(Struct, frozen=True):
     """A place of a count."""
 
     shape: Shape
@@ -130,8 +130,7 @@ COUNTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UsagePlace:
+class UsagePlace(Struct, frozen=True):
     """A place of a whole usage beside OpenAI's own, which is the field ``usage`` of a body."""
 
     path: Path
@@ -153,8 +152,7 @@ LONG_WRITES: Final[tuple[Path, ...]] = (
 """Paths from ``Usage.extra``: of the tokens written to the cache those kept for an hour, which have another price."""
 
 
-@dataclass(frozen=True, slots=True)
-class CostPlace:
+class CostPlace(Struct, frozen=True):
     """A place of the cost of a call."""
 
     path: Path
