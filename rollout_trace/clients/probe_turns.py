@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.clients.ask import REFUSAL_STATUSES
-from rollout_trace.wire.exact_turns import FIELDS
+from rollout_trace.wire.profiles import PROMPT_FIELDS
 from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def without_ids(protocol: str) -> ProbeExactTurns:
 
 def with_ids(body: Mapping[str, Any], engine: str, protocol: str, ids: Sequence[int]) -> dict[str, Any]:
     """Arguments of a call with ids beside its messages."""
-    outer, _, inner = FIELDS[engine, protocol].partition(".")
+    outer, _, inner = PROMPT_FIELDS[engine, protocol].partition(".")
     value: Any = {inner: [*ids]} if inner else [*ids]
     return {**body, "extra_body": {**body.get("extra_body", {}), outer: value}}
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
+
+from msgspec import Struct
 
 Path: TypeAlias = tuple[str, ...]
 Shape: TypeAlias = Literal["openai", "anthropic", "google", "ollama", "spans", "atif", "codex", "inspect", "verifiers",
@@ -18,8 +19,7 @@ Count: TypeAlias = Literal["input", "output", "cache_read", "cache_write", "reas
 """A field of ``Usage``; ``tools`` are results of tools in the prompt, ``total`` all tokens of prompt and completion."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountPlace:
+class CountPlace(Struct, frozen=True):
     """A place of a count."""
 
     shape: Shape
@@ -128,8 +128,7 @@ COUNTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UsagePlace:
+class UsagePlace(Struct, frozen=True):
     """A place of a whole usage beside OpenAI's own, which is the field ``usage`` of a body."""
 
     path: Path
