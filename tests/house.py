@@ -32,20 +32,20 @@ DOORS = frozenset(
 ``rollout_trace/__init__.py``."""
 
 BUDGET: dict[str, tuple[int, int]] = {
-    "ground": (1570, 16),
-    "data": (3850, 15),
-    "wire": (10700, 40),
-    "file": (10050, 32),
-    "record": (7800, 26),
-    "clients": (6600, 26),
-    "process": (2750, 18),
+    "ground": (1600, 16),
+    "data": (3950, 15),
+    "wire": (10750, 41),
+    "file": (9950, 32),
+    "record": (7450, 24),
+    "clients": (6450, 23),
+    "process": (2700, 16),
     "train": (2850, 12),
     "integration": (750, 6),
-    "collection": (7950, 53),
+    "collection": (8000, 53),
     "importing": (7450, 39),
     "export": (7950, 46),
     "view": (9650, 55),
-    "testing": (11400, 76),
+    "testing": (11300, 75),
     "cli": (4150, 35),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
