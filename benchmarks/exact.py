@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -160,16 +161,11 @@ def _rows(conversation: _Conversation, effort: Effort, *, limit: float | None, a
     yield at_most(f"{what}: added to the calling thread", added, limit, form=".0f", unit=" µs", more=more)
 
 
-class _Nobody:
-    """Whom a task of the decoder's thread is for that only tells that it has come so far."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-
-
 def _wait_for_decoder() -> None:
     done = threading.Event()
-    if decoder.submit(_Nobody(), 0, done.set):
+    # Of no call: it only tells that the decoder's thread has come so far.
+    nobody: Any = SimpleNamespace(faults=[])
+    if decoder.submit(nobody, 0, done.set):
         done.wait()
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +48,10 @@ def _hooks_part() -> Part:
     global _hooks
     if _hooks is not None:
         return _hooks
-    # Takes milliseconds to import, and is needed here alone.
+    if not _may_be_installed():
+        _hooks = Part({})
+        return _hooks
+    # Takes 30 ms to import and to look, and is needed here alone.
     from importlib import metadata
 
     starts: dict[str, list[tuple[str, str]]] = {}
@@ -57,6 +64,26 @@ def _hooks_part() -> Part:
             _warn(entry.name, error)
     _hooks = Part({module: partial(_start, named) for module, named in starts.items()})
     return _hooks
+
+
+def _may_be_installed() -> bool:
+    """Whether an integration may be installed: by the bytes of what distributions say about themselves."""
+    if any(hasattr(one, "find_distributions") and one is not PathFinder for one in sys.meta_path):
+        return True
+    for place in sys.path:
+        try:
+            names = os.listdir(place or ".")
+        except NotADirectoryError:
+            # An archive may hold some.
+            return True
+        except OSError:
+            continue
+        for name in names:
+            if name.lower().endswith((".dist-info", "egg-info")):
+                with suppress(OSError), open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
+                    if _GROUP.encode() in file.read():
+                        return True
+    return False
 
 
 def _start(named: list[tuple[str, str]], module: ModuleType, patches: Patches) -> None:

@@ -78,6 +78,18 @@ def test_the_hook_of_an_integration_in_an_archive_is_started(installed: Path, mo
         assert importlib.import_module("fake_framework").recorded == [1]
 
 
+def test_what_reads_distributions_is_not_imported_where_no_integration_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other-1.0.dist-info").mkdir()
+    (tmp_path / "other-1.0.dist-info" / "entry_points.txt").write_text("[console_scripts]\nother = other:main\n")
+    monkeypatch.setattr(hooks, "_hooks", None)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "missing")])
+    monkeypatch.delitem(sys.modules, "importlib.metadata", raising=False)
+    with rt.instrument(hooks=True):
+        assert "importlib.metadata" not in sys.modules
+
+
 def test_hooks_is_true_or_false() -> None:
     with pytest.raises(TypeError, match=r"rt\.instrument\(hooks='langchain'\): expected True or False"):
         rt.instrument(hooks="langchain")  # type: ignore[arg-type]
