@@ -127,10 +127,9 @@ def environment(name: str) -> None:
     nox.session(name=name, python=python_of(name), default=False)(make)
 
 
-# More than there are cores: tests wait for servers, for timeouts and for other processes.
-WORKERS = ("-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal")
-AT_ONCE = str((os.cpu_count() or 1) + 1)
-"""Sets of tests."""
+CORES = os.cpu_count() or 1
+AT_ONCE = str(CORES + 1)
+"""Sets of tests, which wait for servers, for timeouts and for other processes."""
 
 NEEDS: dict[str, tuple[str, ...]] = {}
 """The environments of each task."""
@@ -190,13 +189,19 @@ Read the documentation: docs/index.md, or on a site that `make docs` serves.""")
 @task("test", "dev")
 def test(session: nox.Session) -> None:
     """The tests that need no other environment, on all cores. make test ROOM=wire FILE=tests/... K=word FAST=1"""
-    pytest(session, "dev", *WORKERS, slowest=10)
+    # Of a room, each worker takes a good part of the time to find its tests.
+    pytest(session, "dev", *workers(CORES + 1 if session.posargs else CORES + 2), slowest=10)
+
+
+def workers(count: int) -> tuple[str, ...]:
+    """pytest's arguments for so many processes: more than there are cores, as tests wait too."""
+    return ("-n", str(count), "--dist", "worksteal")
 
 
 @task("properties", "dev")
 def properties(session: nox.Session) -> None:
     """The property tests with all of their examples, of which `make test` tries few."""
-    pytest(session, "dev", *WORKERS, "-m", "hypothesis", ROLLOUT_TRACE_AMOUNT="all")
+    pytest(session, "dev", *workers(CORES + 2), "-m", "hypothesis", ROLLOUT_TRACE_AMOUNT="all")
 
 
 @task("kills", "dev")

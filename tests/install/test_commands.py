@@ -87,27 +87,15 @@ def test_there_are_commands_for_the_core_and_for_each_integration() -> None:
     assert not any("rollout-trace" in word for c in found for word in shlex.split(c) if not word.startswith("./"))
 
 
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in which each environment is made anew.
-
-    At one place, and what has been compiled beside it: modules that one before it had too are not compiled again.
-    """
-    folder = tmp_path_factory.mktemp("place")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPYCACHEPREFIX", str(folder / "compiled"))
-        yield folder
-
-
 @pytest.mark.parametrize("command", sorted(commands()))
-def test_the_command_works_in_a_fresh_environment(command: str, place: Path) -> None:
-    fresh = place / "fresh"
-    run(sys.executable, "-m", "venv", "--clear", "--without-pip", str(fresh))
+def test_the_command_works_in_a_fresh_environment(command: str, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh"
+    run(sys.executable, "-m", "venv", "--without-pip", str(fresh))
     python = fresh / "bin" / "python"
     install(str(python), command)
     places = commands()[command]
     # Elsewhere than in the checkout, whose folders would be imported instead.
-    run(str(python), "-c", imports_of(places), cwd=place)
+    run(str(python), "-c", imports_of(places), cwd=tmp_path)
     for name in INTEGRATIONS:
         if f"./integrations/{name}" in shlex.split(command):
             check = (
@@ -116,7 +104,7 @@ def test_the_command_works_in_a_fresh_environment(command: str, place: Path) -> 
                 "installed = [one.is_tested for one in mine if one.framework_version is not None]\n"
                 "assert installed and all(installed), mine\n"
             )
-            run(str(python), "-c", check, cwd=place)
+            run(str(python), "-c", check, cwd=tmp_path)
 
 
 def install(python: str, command: str) -> None:
