@@ -54,12 +54,14 @@ class Progress:
         self._of = len(ids)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """No letters, which would stand before the numbers; a test that failed has a line."""
+        """No letters, which would stand before the numbers. The words are for the summary."""
         if hasattr(report, "wasxfail"):
             return None
         if report.failed:
-            return ("failed" if report.when == "call" else "error", "", "")
-        return ("skipped" if report.skipped else "passed" if report.when == "call" else "", "", "")
+            return ("failed", "", "FAILED") if report.when == "call" else ("error", "", "ERROR")
+        if report.skipped:
+            return ("skipped", "", "SKIPPED")
+        return ("passed" if report.when == "call" else "", "", "")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._ended += report.when == "teardown"
@@ -77,6 +79,7 @@ if __name__ == "__main__":
     # Before pytest takes the output of tests for itself. An object, and no module to import: a package in one of the
     # environments is called `tests`.
     own = Progress(os.fdopen(os.dup(1), "w"))
-    code = pytest.main(sys.argv[1:], plugins=[own])
+    # Without shares of all tests, which would stand where letters are.
+    code = pytest.main(["-o", "console_output_style=classic", *sys.argv[1:]], plugins=[own])
     print(f"{sum(os.times()[:4]):.0f} CPU seconds, of all processes")
     sys.exit(code)
