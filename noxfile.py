@@ -128,8 +128,9 @@ def environment(name: str) -> None:
 
 
 CORES = os.cpu_count() or 1
+# More than there are cores: they wait for servers, for timeouts and for other processes.
 AT_ONCE = str(CORES + 1)
-"""Sets of tests, which wait for servers, for timeouts and for other processes."""
+"""Sets of tests."""
 
 NEEDS: dict[str, tuple[str, ...]] = {}
 """The environments of each task."""
@@ -189,12 +190,12 @@ Read the documentation: docs/index.md, or on a site that `make docs` serves.""")
 @task("test", "dev")
 def test(session: nox.Session) -> None:
     """The tests that need no other environment, on all cores. make test ROOM=wire FILE=tests/... K=word FAST=1"""
-    # Of a room, each worker takes a good part of the time to find its tests.
-    pytest(session, "dev", *workers(CORES + 1 if session.posargs else CORES + 2), slowest=10)
+    # Of a room, what each worker does for itself is a good part of the work: it imports, finds tests, reads recordings.
+    pytest(session, "dev", *workers(CORES if session.posargs else CORES + 2), slowest=10)
 
 
 def workers(count: int) -> tuple[str, ...]:
-    """pytest's arguments for so many processes: more than there are cores, as tests wait too."""
+    """pytest's arguments for so many processes."""
     return ("-n", str(count), "--dist", "worksteal")
 
 
