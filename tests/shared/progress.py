@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from waiting import FILE, SECONDS, clock
@@ -41,7 +41,7 @@ class Progress:
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
         """Called with xdist, which else says "bringing up nodes..." for as long as tests are looked for."""
-        told = config.pluginmanager.get_plugin("terminaldistreporter")
+        told: Any = config.pluginmanager.get_plugin("terminaldistreporter")
         told.rewrite = told.ensure_show_status = lambda *_: None
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
