@@ -271,16 +271,13 @@ def tests(name: str, *arguments: str) -> None:
 
 
 SDKS = {
-    "openai": "tests/clients/openai",
-    "anthropic": "tests/clients/anthropic",
-    "google": "tests/clients/google",
-    "http": "tests/clients/http_libraries",
+    "openai": ("tests/clients/openai", "tests/wire/engines"),
+    "anthropic": ("tests/clients/anthropic",),
+    "google": ("tests/clients/google",),
+    "http": ("tests/clients/http_libraries",),
 }
-# What engines are asked for is put into a request in one place, whatever the SDK: its oldest release shows it, and in
-# `make test` its newest.
-ENGINES = {"openai-1.66": ("tests/wire/engines",)}
 for name in CLIENTS:
-    tests(name, *ENGINES.get(name, ()), SDKS[name.partition("-")[0]])
+    tests(name, *SDKS[name.partition("-")[0]])
 for name in FRAMEWORKS:
     tests(name, "-c", "pyproject.toml", f"integrations/{name.removesuffix('-oldest')}/tests")
 for name in OTHERS:
