@@ -127,6 +127,11 @@ def environment(name: str) -> None:
     nox.session(name=name, python=python_of(name), default=False)(make)
 
 
+CORES = os.cpu_count() or 1
+# More than there are cores: they wait for servers, for timeouts and for other processes.
+AT_ONCE = str(CORES + 1)
+"""Sets of tests."""
+
 NEEDS: dict[str, tuple[str, ...]] = {}
 """The environments of each task."""
 
@@ -141,24 +146,25 @@ def task(name: str, *needs: str) -> Callable[[Callable[[nox.Session], None]], ob
 
 def run(session: nox.Session, name: str, *arguments: str, **variables: str) -> None:
     """Runs the Python of an environment."""
-    session.run(interpreter(name), *arguments, env=variables, external=True)
+    with waiting.told(session.name, Path(arguments[arguments[0] == "-m"]).stem) as told:
+        session.run(interpreter(name), *arguments, env={**variables, **told}, external=True)
 
 
-def pytest(session: nox.Session, name: str, *arguments: str, **variables: str) -> None:
+def pytest(session: nox.Session, name: str, *arguments: str, slowest: int = 3, **variables: str) -> None:
     """Runs tests in an environment."""
-    program = ("tests/shared/progress.py", "-q", "--durations=3")
-    with waiting.told(session.name, "starting") as told:
-        run(session, name, *program, *arguments, *session.posargs, **variables, **told)
+    program = ("tests/shared/progress.py", "-q", f"--durations={slowest}")
+    # Several run at once: none waits for its threads on a core that another uses.
+    run(session, name, *program, *arguments, *session.posargs, OMP_NUM_THREADS="1", **variables)
 
 
-def together(session: nox.Session, *names: str, **more: str) -> None:
-    """Runs tasks side by side, one for each core: all of them, whatever fails."""
+def together(session: nox.Session, *names: str, at_once: str, **more: str) -> None:
+    """Runs tasks side by side: all of them, whatever fails."""
     new = {need for name in names for need in NEEDS[name] if not is_made(need)}
     if new:
         free = shutil.disk_usage(ROOT).free // 1_000_000
         session.log(f"makes {len(new)} environments in .venvs: {sum(map(megabytes, new)):,} MB; {free:,} MB are free")
     with waiting.reported() as variables:
-        command = (sys.executable, "-m", "nox", "--parallel", "auto", "--sessions", *names)
+        command = (sys.executable, "-m", "nox", "--parallel", at_once, "--sessions", *names)
         session.run(*command, env={**variables, **more}, external=True)
 
 
@@ -184,17 +190,19 @@ Read the documentation: docs/index.md, or on a site that `make docs` serves.""")
 @task("test", "dev")
 def test(session: nox.Session) -> None:
     """The tests that need no other environment, on all cores. make test ROOM=wire FILE=tests/... K=word FAST=1"""
-    pytest(session, "dev", *WORKERS, "--durations", "10")
+    # Of a room, what each worker does for itself is a good part of the work: it imports, finds tests, reads recordings.
+    pytest(session, "dev", *workers(CORES if session.posargs else CORES + 2), slowest=10)
 
 
-# More than there are cores: tests wait for servers, for timeouts and for other processes.
-WORKERS = ("-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal")
+def workers(count: int) -> tuple[str, ...]:
+    """pytest's arguments for so many processes."""
+    return ("-n", str(count), "--dist", "worksteal")
 
 
 @task("properties", "dev")
 def properties(session: nox.Session) -> None:
     """The property tests with all of their examples, of which `make test` tries few."""
-    pytest(session, "dev", *WORKERS, "-m", "hypothesis", ROLLOUT_TRACE_AMOUNT="all")
+    pytest(session, "dev", *workers(CORES + 2), "-m", "hypothesis", ROLLOUT_TRACE_AMOUNT="all")
 
 
 @task("kills", "dev")
@@ -344,9 +352,10 @@ def bench_peers(session: nox.Session) -> None:
 
 def group(name: str, text: str, *names: str, **variables: str) -> None:
     """Adds a session that runs tasks side by side."""
+    at_once = AT_ONCE if name.startswith("test") else "auto"
 
     def all_of_them(session: nox.Session) -> None:
-        together(session, *names, **variables)
+        together(session, *names, at_once=at_once, **variables)
 
     all_of_them.__doc__ = text
     nox.session(name=name, venv_backend="none", default=False)(all_of_them)
@@ -357,12 +366,12 @@ group("bench", "What recording costs.", "bench-core", *(f"bench-{name}" for name
 group("test-consumers", "What trainers make of our exports.", *(f"test-{name}" for name in CONSUMERS))
 group("test-trainers", "The same, of trainers that take long to install.", *(f"test-{name}" for name in TRAINERS))
 group("test-agents", "Agents and frameworks, unmodified: all cases.", *(f"test-{name}" for name in AGENTS))
-# The longest first, so that none is left over at the end.
+# Minutes each, and so the first: none is left over at the end.
+LONG = ("more", "page", "consumers-torch", "install", *beginning("openai-"), "agents-litellm", "release")
 group(
     "test-all",
     "All tests that `make test` leaves out, save live engines, trainers and most of the agents.",
-    *(f"test-{name}" for name in ("more", *OTHERS, "install", "agents-litellm", "agents-sdks")),
-    *(f"test-{name}" for name in (*CONSUMERS, *FRAMEWORKS, *CLIENTS)),
+    *dict.fromkeys(f"test-{name}" for name in (*LONG, "agents-sdks", *FRAMEWORKS, *OTHERS, *CONSUMERS, *CLIENTS)),
     ROLLOUT_TRACE_AGENTS="part",
 )
 

@@ -19,7 +19,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import JSONLWriter, read
 from rollout_trace.file import locking
-from tests.amount import amount
+from tests.amount import amount, some
 from tests.file.processes import FLOCK, LOCK_FILE, Holder, environment, run, stopped_holder
 from tests.file.test_writer import SUFFIXES, WORKER, names, written
 
@@ -164,6 +164,7 @@ def test_two_writers_of_one_process_exclude_each_other(path: Path) -> None:
     assert names(path) == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.parametrize("path", some(SUFFIXES, ".jsonl.gz"), indirect=True)
 @pytest.mark.amount
 @has_filelock
 def test_processes_of_several_threads_write_one_file_with_a_lock_file(path: Path) -> None:

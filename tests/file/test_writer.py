@@ -22,7 +22,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import JSONLWriter, Step, guard, read
 from rollout_trace.record.write_queue import wait_for_all
-from tests.amount import amount
+from tests.amount import amount, some
 
 SUFFIXES = [".jsonl", ".jsonl.gz", ".jsonl.zst"]
 
@@ -385,6 +385,7 @@ for thread in running:
 """
 
 
+@pytest.mark.parametrize("path", some(SUFFIXES, ".jsonl.gz"), indirect=True)
 @pytest.mark.amount
 def test_processes_of_eight_threads_write_one_file(path: Path) -> None:
     processes = amount(2, 8, 8)

@@ -25,6 +25,7 @@ from rollout_trace.record.journal import Journal
 from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import state_of
 from rollout_trace.testing import Reply, ScriptedServer
+from tests.amount import amount
 
 from .journaled import ask, died, files_of, journaled, sdk, talk
 
@@ -77,10 +78,11 @@ def test_no_journal(tmp_path: Path) -> None:
         rt.recover(5)  # type: ignore[arg-type]
 
 
-def test_cut_at_500_places(left: tuple[bytes, list[rt.Trajectory]], tmp_path: Path) -> None:
+@pytest.mark.amount
+def test_cut_at_any_place(left: tuple[bytes, list[rt.Trajectory]], tmp_path: Path) -> None:
     data, recorded = left
     ends = [one.offset for one in form.records(data) if isinstance(one, form.Record)]
-    for cut in sorted(random.Random(5).sample(range(len(data)), 500)):
+    for cut in sorted(random.Random(5).sample(range(len(data)), amount(100, 500, 500))):
         found = rt.recover(place(tmp_path, data[:cut]))
         assert_part_of(found, recorded)
         # The steps of every call whose record is whole, and nothing else.

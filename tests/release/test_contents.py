@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import hashlib
 import io
 import re
@@ -23,6 +24,7 @@ from tests.release.distributions import ROOT, check, projects, run
 EACH = pytest.mark.parametrize("name", NAMES)
 
 
+@functools.cache
 def contents(file: Path) -> dict[str, bytes]:
     """The files of a wheel, or of a sdist without its outer folder: name to bytes."""
     if file.suffix == ".whl":

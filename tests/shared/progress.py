@@ -1,7 +1,7 @@
 """pytest, for people who wait: `python tests/shared/progress.py -q tests/wire` is `python -m pytest -q tests/wire`.
 
-It prints how many tests of how many have ended, every ten seconds, in place of dots, and a failed test at once.
-Where ROLLOUT_TRACE_PROGRESS names a file, the last line stands there too, for waiting.py.
+It says how many tests of how many have ended, every ten seconds, and not by letters; and a failed test at once. In new
+lines; or, by ROLLOUT_TRACE_PROGRESS of waiting.py, in the file that it names; in one line over and over if it is empty.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from waiting import FILE, SECONDS, clock
@@ -32,9 +32,17 @@ class Progress:
         while not self._over.wait(SECONDS):
             done = f"{self._ended:,} of {self._of:,} tests" if self._of else "looking for tests"
             line = f"{done}, {clock(time.monotonic() - self._began)}"
-            print(line, file=self._out, flush=True)
             if file := os.environ.get(FILE):
                 Path(file).write_text(line)
+            else:
+                # nox's board shows the last line, and prints all lines once the set has ended.
+                print(f"{line:<40}\r" if FILE in os.environ else f"{line}\n", end="", file=self._out, flush=True)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
+        """Called with xdist, which else says "bringing up nodes..." for as long as tests are looked for."""
+        told: Any = config.pluginmanager.get_plugin("terminaldistreporter")
+        told.rewrite = told.ensure_show_status = lambda *_: None
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Called without xdist."""
@@ -46,10 +54,14 @@ class Progress:
         self._of = len(ids)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """No letter for a test that passed, and a line for one that failed."""
+        """No letters, which would stand before the numbers. The words are for the summary."""
+        if hasattr(report, "wasxfail"):
+            return None
         if report.failed:
-            return ("failed" if report.when == "call" else "error", "", "")
-        return ("passed", "", "") if report.passed and report.when == "call" else None
+            return ("failed", "", "FAILED") if report.when == "call" else ("error", "", "ERROR")
+        if report.skipped:
+            return ("skipped", "", "SKIPPED")
+        return ("passed" if report.when == "call" else "", "", "")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._ended += report.when == "teardown"
@@ -67,4 +79,7 @@ if __name__ == "__main__":
     # Before pytest takes the output of tests for itself. An object, and no module to import: a package in one of the
     # environments is called `tests`.
     own = Progress(os.fdopen(os.dup(1), "w"))
-    sys.exit(pytest.main(sys.argv[1:], plugins=[own]))
+    # Without shares of all tests, which would stand where letters are.
+    code = pytest.main(["-o", "console_output_style=classic", *sys.argv[1:]], plugins=[own])
+    print(f"{sum(os.times()[:4]):.0f} CPU seconds, of all processes")
+    sys.exit(code)

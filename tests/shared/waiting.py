@@ -28,6 +28,9 @@ def told(name: str, doing: str) -> Iterator[dict[str, str]]:
     if folder is None:
         yield {}
         return
+    if not folder:
+        yield {FILE: ""}
+        return
     file = Path(folder, name)
     file.write_text(doing)
     try:
@@ -39,6 +42,10 @@ def told(name: str, doing: str) -> Iterator[dict[str, str]]:
 @contextlib.contextmanager
 def reported() -> Iterator[dict[str, str]]:
     """Prints what all sets are at, every ten seconds, unless a terminal shows it; gives what their processes need."""
+    if sys.stdout.isatty():
+        # nox shows a board of its own there.
+        yield {FOLDER: ""}
+        return
     with tempfile.TemporaryDirectory() as folder:
         began, over = time.monotonic(), threading.Event()
 
@@ -47,13 +54,10 @@ def reported() -> Iterator[dict[str, str]]:
                 lines = [f"{file.name}: {file.read_text()}" for file in sorted(Path(folder).iterdir())]
                 print(f"{clock(time.monotonic() - began)}  {'; '.join(lines) or 'between two sets'}", flush=True)
 
-        # nox shows a board of its own there.
         thread = threading.Thread(target=say, daemon=True)
-        if not sys.stdout.isatty():
-            thread.start()
+        thread.start()
         try:
             yield {FOLDER: folder}
         finally:
             over.set()
-            if thread.ident:
-                thread.join()
+            thread.join()

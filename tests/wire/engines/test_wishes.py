@@ -19,6 +19,7 @@ from rollout_trace.integration import wrap_httpx
 from rollout_trace.testing import Fault, LoopbackServer, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
 from rollout_trace.testing.recordings import load_exchanges
+from tests.amount import some
 from tests.clients.either import Kind, done, drive, each
 from tests.clients.openai.harness import CHAT, chunks
 
@@ -80,7 +81,7 @@ def sent(kind: Kind, engine: Any, resource: str, options: dict[str, Any]) -> dic
     return dict(body)
 
 
-@pytest.mark.parametrize(("engine", "wished", "resource", "options", "fields"), ASKED)
+@pytest.mark.parametrize(("engine", "wished", "resource", "options", "fields"), some(ASKED, *ASKED[::2]))
 def test_what_is_asked(
     kind: Kind, engine: Any, wished: dict[str, Any], resource: str, options: dict[str, Any], fields: dict[str, Any]
 ) -> None:
