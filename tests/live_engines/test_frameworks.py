@@ -17,7 +17,7 @@ PROGRAMS = {path.stem.removesuffix("_runs"): path for path in Path(__file__).wit
 """By the framework: ``openai_agents`` runs in the environment of ``rollout-trace-openai-agents``. The files are named
 otherwise than the packages that they import."""
 RUNS = 3
-EXACT = ("langchain", "strands")
+EXACT = ("langchain", "openai-agents", "pydantic-ai", "strands")
 """Integrations with a test of exact turns, which takes a live server in the place of a scripted one."""
 
 

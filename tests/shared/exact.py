@@ -65,7 +65,8 @@ def assert_one_row(run: Callable[[Any, rt.Engine], object], folder: Path, script
     by_text, by_ids = found[False], found[True]
     turns = [step.exact_turn for step in by_ids.steps]
     assert [turn is not None and turn.is_exact for turn in turns] == [False, *[True] * (TURNS - 1)], turns
-    assert len(by_text.sequences()) == TURNS
+    # A live model may sample the ids that its tokenizer gives.
+    assert len(by_text.sequences()) == TURNS if LIVE is None else len(by_text.sequences()) > 1
     assert len(by_ids.sequences()) == 1
     assert [step.completion and step.completion.content for step in by_ids.steps] == [
         step.completion and step.completion.content for step in by_text.steps]  # fmt: skip
