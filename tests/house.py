@@ -38,7 +38,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "file": (9950, 32),
     "record": (7450, 24),
     "clients": (6450, 23),
-    "process": (2700, 16),
+    "process": (2750, 16),
     "train": (2850, 12),
     "integration": (750, 6),
     "collection": (8000, 53),

@@ -243,7 +243,7 @@ class _Calls:
         if ids is None:
             probed.exact_turns = probe_turns.without_ids(protocol)
             return
-        body = self._body(template, self._common)
+        body = probe_turns.alone(self._body(template, self._common), protocol)
         create = attrgetter(template.resource)(self._exact(engine)).create
         send = partial(create, **probe_turns.with_ids(body, engine, protocol, ids))
         yield _Call(send, False, partial(self._store_taken, probed))

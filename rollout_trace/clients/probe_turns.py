@@ -14,6 +14,7 @@ from rollout_trace.wire.protocols import record_of
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
+_BEGIN = "Name a tree."
 _GO_ON = "Name another one."
 
 
@@ -40,11 +41,11 @@ class ProbeExactTurns:
 
 
 def ids_of(step: Step | None) -> list[int] | None:
-    """Ids to send beside the messages of an answered call, which its server does not make of them: those of its prompt,
-    then of its completion. None where the answer lacks some."""
+    """Ids to send beside messages, which no server makes of them: of an answered call those of its completion, then of
+    its prompt, which ends as prompts of its template do. None where the answer lacks some."""
     if step is None or step.prompt_token_ids is None or step.completion_token_ids is None:
         return None
-    ids = [*step.prompt_token_ids.tolist(), *step.completion_token_ids.tolist()]
+    ids = [*step.completion_token_ids.tolist(), *step.prompt_token_ids.tolist()]
     return ids if len(step.completion_token_ids) else None
 
 
@@ -52,6 +53,11 @@ def without_ids(protocol: str) -> ProbeExactTurns:
     """The result where there is nothing to begin a prompt with."""
     problem = "the answers have no ids of prompt and completion."
     return ProbeExactTurns(protocol=protocol, takes_ids=None, tokenizes=None, works=None, problem=problem)
+
+
+def alone(body: Mapping[str, Any], protocol: str) -> dict[str, Any]:
+    """Arguments of a call with a message that no other call of the probe has: its answer is then that of one step."""
+    return {**body, record_of(protocol).request.messages: [{"role": "user", "content": _BEGIN}]}
 
 
 def with_ids(body: Mapping[str, Any], engine: str, protocol: str, ids: Sequence[int]) -> dict[str, Any]:
@@ -100,5 +106,5 @@ def with_second_turn(
 
 HEADER = ("exact turns", "takes ids", "/tokenize", "second turn")
 
-__all__ = ["HEADER", "ProbeExactTurns", "continued", "ids_of", "taken", "with_ids", "with_second_turn",
+__all__ = ["HEADER", "ProbeExactTurns", "alone", "continued", "ids_of", "taken", "with_ids", "with_second_turn",
            "without_ids"]  # fmt: skip
