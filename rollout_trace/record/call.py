@@ -58,6 +58,7 @@ UNPACKED = 4
 PIECE = 256 * 1024
 """Bytes of a stream that are searched for comments at a time: about a millisecond of work."""
 _TAIL = 512
+_FINISHED = re.compile(rb'"finish_reason": ?"|event: ?response\.(?:completed|incomplete)')
 _DONE = re.compile(rb"\ndata: ?\[DONE\]")
 
 just_ended: deque[Call] = deque()
@@ -372,6 +373,10 @@ class Call:
     def has_last_event(self) -> bool:
         """Whether what has arrived of an uncompressed stream ends with the event [DONE]."""
         return self.encoding is None and _DONE.search(b"".join(self.chunks[-8:])[-_TAIL:]) is not None
+
+    def has_finished(self) -> bool:
+        """Whether what has arrived of an uncompressed stream ends with the end of an answer."""
+        return self.encoding is None and _FINISHED.search(b"".join(self.chunks[-8:])) is not None
 
     def set_done(self) -> None:
         """Of a recovered call, whose tail is not stored: ``saw_done`` is True."""

@@ -1,9 +1,9 @@
 """Calls that have ended and are not decoded yet: the oldest are decoded once too many bytes wait.
 
 At once, by whoever makes another call, where that is quick; else on a thread. That is one daemon thread a process,
-started with the first such call: a large one, or one whose log is busy. It waits in a queue while there is nothing to
-do. At the interpreter's normal end it finishes the call it is decoding; calls still in the queue are decoded by whoever
-reads their trajectory.
+started with the first such call: a large one, one whose log is busy, or one with exact turns, whose ids the next needs.
+It waits in a queue while there is nothing to do. At the interpreter's normal end it finishes the call it is decoding;
+calls still in the queue are decoded by whoever reads their trajectory.
 """
 
 from __future__ import annotations

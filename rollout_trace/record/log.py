@@ -66,7 +66,7 @@ class StepLog:
         self._not_indexed: list[Call] = []
         """Calls that were looked at and had not ended."""
         # Its own: a call that begins takes `_lock`, and must not wait for another one's long history.
-        self._turns_lock = threading.Lock()
+        self._turns_lock = threading.RLock()
         self._largest_request = 0
         self._response_bytes = 0
         self._reported_bytes = 0
@@ -96,7 +96,7 @@ class StepLog:
         self.is_ours = False
         self._lock = threading.RLock()
         self.completing = threading.RLock()
-        self._turns_lock = threading.Lock()
+        self._turns_lock = threading.RLock()
         if self._stores is not None:
             self._stores = Stores()
 
@@ -207,8 +207,9 @@ class StepLog:
                     guard.run_all("exact_turn", partial(self._add_turns, one))
             found, asked = turns.find(call.protocol, messages)
             self._asked[call] = server, asked
-            is_known = found.turn is not None and found.changed is None
-            return found, not is_known and self._answers_running(call, messages)
+            turn = None if found.changed is not None else found.turn
+            known = 0 if turn is None else len(turn.step.messages or ())
+            return found, self._answers_running(call, messages, known)
 
     def prepare(self, call: Call) -> None:
         """Decodes a call whose trajectory has exact turns, and compares it, before the next one needs it."""
@@ -224,11 +225,16 @@ class StepLog:
             server, asked = self._asked.pop(call, (None, ()))
             turns.add(steps, server, asked)
 
-    def _answers_running(self, call: Call, messages: Sequence[Any]) -> bool:
-        """Whether messages begin with those of another call that has not ended, and an answer."""
-        running = [self._asked[one][1] for one in self._not_indexed if one is not call and one in self._asked]
+    def _answers_running(self, call: Call, messages: Sequence[Any], known: int) -> bool:
+        """Whether messages begin with those of another call that has not ended, and an answer.
+
+        ``known``: as many messages an ended call was asked that they continue. One that has begun to answer the same,
+        or more, may be meant as well.
+        """
+        others = [one for one in self._not_indexed if one is not call and one in self._asked]
+        running = [self._asked[one][1] for one in others if not known or one.has_finished()]
         return any(
-            len(one) < len(messages) and messages[: len(one)] == one and is_from_assistant(messages[len(one)])
+            known <= len(one) < len(messages) and messages[: len(one)] == one and is_from_assistant(messages[len(one)])
             for one in running
         )
 

@@ -167,6 +167,8 @@ class WriteQueue:
                 has_imported = isinstance(item, Episode)
             if isinstance(item, _Barrier) and item.is_end:
                 return
+            # Otherwise the last episode would stay in memory until the next one comes.
+            del item
 
     def _do(self, item: Episode | _Barrier | None) -> None:
         if item is None:

@@ -187,6 +187,8 @@ class TurnIndex(MessageTree):
                 node = self.append(node, message)
             turn = self._latest = Turn(step, server, found.turn, self._latest)
             self._turns.setdefault(node, []).append(turn)
+            # What goes on from here was looked for before this step was known.
+            self._recent = [one for one in self._recent if not _is_behind(one.node, node)]
             self._answers.add(turn.answer)
             self._starts.add(node.start)
             self._recent = [_Sent(step.protocol, sent, node, found), *self._recent[: _RECENT - 1]]
@@ -273,6 +275,14 @@ class TurnIndex(MessageTree):
         # The first choice of the latest call.
         latest = same[-1][0].step.call_id
         return *next(one for one in same if one[0].step.call_id == latest), not is_sure
+
+
+def _is_behind(one: Node | None, node: Node) -> bool:
+    if one is node:
+        return False
+    while one is not None and one.depth > node.depth:
+        one = one.parent
+    return one is node
 
 
 _FLAT = frozenset({str, int, float, bool, type(None)})

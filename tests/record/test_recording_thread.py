@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import logging
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -529,3 +532,16 @@ def test_settings_of_files_are_checked_when_they_are_given(name: str, value: Any
     with pytest.raises((TypeError, ValueError)):
         rt.recording(tmp_path / "runs.jsonl", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_has_been_written_is_not_held_until_the_next_one_comes(tmp_path: Path) -> None:
+    freed = threading.Event()
+    with rt.recording(tmp_path / "rollouts.jsonl"):
+        with rt.trajectory() as trajectory:
+            pass
+        weakref.finalize(trajectory, freed.set)
+        del trajectory
+        deadline = time.monotonic() + 30
+        while not freed.wait(0.02) and time.monotonic() < deadline:
+            gc.collect()
+        assert freed.is_set()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
+import threading
 from typing import Any
 
 from openai import OpenAI
@@ -141,3 +143,100 @@ def test_a_client_that_signs_its_requests_signs_the_ids() -> None:
     assert exact(trajectory.steps) == [False, True]
     assert ids_sent(sent[1]) is not None
     assert [one.headers["x-digest"] for one in sent] == [hashlib.sha256(one.body).hexdigest() for one in sent]
+
+
+def _one_of_two(number: int) -> Reply:
+    """An answer that says the same as another one, in other ids."""
+    return says("hello") if number == 1 else Reply(token_ids=[*TOKENIZER.encode("hello"), TOKENIZER.eos_token_id])
+
+
+HELLO = {"role": "assistant", "content": "hello"}
+
+
+def test_a_step_that_came_later_than_what_went_on_from_an_equal_one() -> None:
+    begun: list[None] = []
+
+    def script(request: Any, messages: Any) -> Reply:
+        if len(messages) > 1:
+            return says("ok")
+        begun.append(None)
+        return _one_of_two(len(begun))
+
+    with ScriptedServer(script, tokenizer=TOKENIZER) as server, rt.trajectory() as trajectory:
+        client = wrapped(server)
+        for _ in range(2):
+            said(client, [USER])
+            said(client, [USER, HELLO, user("go")])
+    assert texts(trajectory.steps) == [None, None, None, "ambiguous"]
+
+
+def _left_at_its_end(client: Any, messages: Any) -> tuple[Any, str]:
+    """A stream that was left behind its last text, and that text."""
+    stream, text = client.chat.completions.create(model="m", messages=messages, stream=True), ""
+    for chunk in stream:
+        text += chunk.choices[0].delta.content or ""
+        if chunk.choices[0].finish_reason is not None:
+            return stream, text
+    raise AssertionError("the stream has no end")
+
+
+def test_a_turn_that_was_asked_before_its_step_had_ended_and_again_behind_it() -> None:
+    with ScriptedServer(numbered, tokenizer=TOKENIZER) as server, rt.trajectory() as trajectory:
+        client = wrapped(server)
+        stream, text = _left_at_its_end(client, [USER])
+        messages = [USER, {"role": "assistant", "content": text}, user("go")]
+        said(client, messages)
+        stream.close()
+        said(client, messages)
+        said(client, messages)
+    assert texts(trajectory.steps) == [None, "running", None, None]
+    assert exact(trajectory.steps) == [False, False, True, True]
+
+
+def test_a_stream_that_was_left_at_its_end_beside_an_equal_answer() -> None:
+    begun: list[None] = []
+
+    def script(request: Any, messages: Any) -> Reply:
+        begun.append(None)
+        return says("ok") if len(messages) > 1 else _one_of_two(len(begun))
+
+    with ScriptedServer(script, tokenizer=TOKENIZER) as server, rt.trajectory() as trajectory:
+        client = wrapped(server)
+        said(client, [USER])
+        stream, text = _left_at_its_end(client, [USER])
+        said(client, [USER, {"role": "assistant", "content": text}, user("go")])
+        stream.close()
+    assert texts(trajectory.steps) == [None, None, "running"]
+
+
+def test_a_call_of_what_the_garbage_collector_closes_while_another_is_compared() -> None:
+    def agent(client: Any) -> Any:
+        held: list[Any] = []
+        try:
+            while True:
+                yield held
+        finally:
+            said(client, [user("sum up")])
+
+    def work() -> None:
+        with ScriptedServer(numbered, tokenizer=TOKENIZER) as server, rt.trajectory():
+            client, messages = wrapped(server), [USER]
+            for turn in range(20):
+                asked(client, messages, user(f"go {turn}"))
+                one = agent(client)
+                # A circle: nothing but the collector closes it.
+                next(one).append(one)
+                del one
+            gc.collect()
+
+    threshold = gc.get_threshold()
+    # At nearly every step of a comparison.
+    gc.set_threshold(50)
+    try:
+        # It would hang; a thread can be left behind.
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        gc.set_threshold(*threshold)
