@@ -35,6 +35,7 @@ BUDGET = 30.0
 TIMED = 12
 """Turns that are timed, behind those of the history."""
 _TOKENIZER = ByteTokenizer()
+_HELLO = [{"role": "user", "content": "Hello."}]
 _WAYS: dict[str, Any] = {"text": "vllm", "exact": rt.Engine("vllm", exact_turns=True)}
 
 
@@ -45,7 +46,9 @@ class _Conversation:
         """``prompt`` and ``answer`` are numbers of ids: of the first prompt, and of each answer."""
         source = random.Random(turns)
         self.turns = turns
-        self.ids = source.choices(range(1000, 150_000), k=prompt)
+        asked, begun = (_TOKENIZER.apply_chat_template(_HELLO, add_generation_prompt=one) for one in (False, True))
+        # It ends as prompts of the template do: that is looked at.
+        self.ids = [*source.choices(range(1000, 150_000), k=prompt), *begun[len(asked) :]]
         self.sampled = [[*source.choices(range(1000, 150_000), k=answer - 1), _TOKENIZER.eos_token_id]
                         for _ in range(turns)]  # fmt: skip
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": text(300, source)},

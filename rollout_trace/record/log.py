@@ -208,7 +208,7 @@ class StepLog:
             found, asked = turns.find(call.protocol, messages)
             self._asked[call] = server, asked
             turn = None if found.changed is not None else found.turn
-            known = 0 if turn is None else len(turn.step.messages or ())
+            known = 0 if turn is None else turn.n_messages
             return found, self._answers_running(call, messages, known)
 
     def prepare(self, call: Call) -> None:

@@ -224,9 +224,8 @@ class _Seam:
         opening = of_text.opening
         if self._turn.is_behind_results:
             opening = self._seams.get((self._settings, self._kind.leads, "behind results")) or opening
-        prompt = self._turn.step.prompt_token_ids
-        assert prompt is not None
-        if prompt[len(prompt) - len(opening) :].tolist() != [*opening]:
+        end = self._turn.prompt_end
+        if end is None or end[len(end) - len(opening) :].tolist() != [*opening]:
             raise ByText("template", _FAR_BACK)
 
     def ids(self, last: int, is_cut: bool) -> Rendering:

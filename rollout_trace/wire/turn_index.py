@@ -28,6 +28,7 @@ from rollout_trace.wire.message_key import (
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
+    from rollout_trace.data.tokens import IntArray
 
 TEMPLATE_FIELDS: Final = (
     "add_generation_prompt",
@@ -48,6 +49,8 @@ choice of a tool and the format of the answer down."""
 
 COMPARED_FIELDS: Final = (*TEMPLATE_FIELDS, "truncate_prompt_tokens", "truncation", "truncation_side")
 """Fields that must be those of the earlier call: ids of its prompt may have been cut off, too."""
+_END = 256
+"""Ids of the end of a prompt that are kept: more than any template begins an answer with."""
 _RECENT = 16
 """Steps whose messages a request is compared with as they stand: as many conversations can take turns."""
 
@@ -81,8 +84,8 @@ def written(ids: Sequence[int]) -> bytes:
 class Turn:
     """A step that a request may continue, and what is compared and sent of it."""
 
-    __slots__ = ("answer", "fields", "has_thought", "ids", "is_behind_results", "leads", "reasonings", "server",
-                 "settings", "step", "tools")  # fmt: skip
+    __slots__ = ("answer", "fields", "has_thought", "ids", "is_behind_results", "leads", "n_messages", "prompt_end",
+                 "reasonings", "server", "settings", "step", "tools")  # fmt: skip
 
     def __init__(self, step: Step, server: str | None, before: Turn | None, like: Turn | None) -> None:
         """``before`` is the turn that it continues by its messages; ``like`` another one, with the same settings."""
@@ -92,6 +95,7 @@ class Turn:
         self.reasonings = _reasonings(step)
         self.has_thought = _has_thought(step)
         roles = [_role(one) for one in step.messages or ()]
+        self.n_messages = len(roles)
         self.leads = next((role for role in roles[:1] if role in ("system", "developer")), None)
         """The role of the system prompt; None without one."""
         self.is_behind_results = bool(roles) and roles[-1] not in ("user", "system", "developer")
@@ -108,6 +112,9 @@ class Turn:
         """Of tools and fields: equal where these are."""
         self.ids = _ids_of(step, before)
         """Of prompt and completion; None where they are not known."""
+        prompt = step.prompt_token_ids
+        self.prompt_end: IntArray | None = None if prompt is None else prompt[-_END:].copy()
+        """The last ids of the prompt: all of them are put together anew each time that a step is asked for them."""
 
 
 class Found(NamedTuple):
