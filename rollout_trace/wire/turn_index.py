@@ -347,10 +347,12 @@ def _added(step: Step, message: Message) -> str | None:
     text = content_key(message.get("content"))
     if not is_cut(step) or not isinstance(text, str) or calls_in(message) or step.completion is None:
         return None
-    if step.token_texts is None and step.stop_reason is not None:
-        return None  # How much of the stop text was sampled is not known.
-    # With the stop text, which the content of the answer lacks.
-    sampled = step.completion.content if step.token_texts is None else "".join(step.token_texts)
+    sampled = step.completion.content
+    if step.stop_reason is not None:
+        if step.token_texts is None:
+            return None  # How much of the stop text was sampled is not known.
+        # With the stop text, which the content of the answer lacks.
+        sampled = "".join(step.token_texts)
     if not isinstance(sampled, str) or not sampled or step.completion.reasoning or step.completion.tool_calls:
         return None
     return text[len(sampled) :] if text.startswith(sampled) else None

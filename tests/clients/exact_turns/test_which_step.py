@@ -6,12 +6,14 @@ import gc
 import hashlib
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace.wire.turn_index import TurnIndex
 
 from .agents import BY_TEXT, ENGINE, TOKENIZER, TOOLS, check_steps, exact, ids_sent, numbered, says, texts
 from .test_exact_turns import USER, _closed, asked, said, user, wrapped  # noqa: F401
@@ -240,3 +242,16 @@ def test_a_call_of_what_the_garbage_collector_closes_while_another_is_compared()
         assert not thread.is_alive()
     finally:
         gc.set_threshold(*threshold)
+
+
+def test_text_behind_an_answer_whose_tokens_lack_half_a_character() -> None:
+    """vLLM 0.33 gives no text for a token that ends inside a character, where the answer's text has U+FFFD."""
+    half = Reply(token_ids=[*b"h", 0xC3, *b"xy"], finish_reason="length")
+    with ScriptedServer([half], tokenizer=TOKENIZER) as server, rt.trajectory() as trajectory:
+        answer = said(wrapped(server), [USER])
+    step = replace(trajectory.steps[0], token_texts=("h", "", "x", "y"))
+    index = TurnIndex()
+    index.add([step])
+    found, _ = index.find("openai.chat", [USER, {**answer, "content": f"{answer['content']}</code>"}, user("go")])
+    assert found.turn is not None
+    assert (found.added, found.new) == ("</code>", [user("go")])
