@@ -21,6 +21,15 @@ EXACT = ("langchain", "openai-agents", "pydantic-ai", "strands")
 """Integrations with a test of exact turns, which takes a live server in the place of a scripted one."""
 
 
+def python_of(name: str) -> Path:
+    """That of an integration's environment; the test is skipped where there is none."""
+    environment = f"rollout-trace-{name}"
+    python = ROOT / ".venvs" / environment / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"make {environment} makes the environment of this framework")
+    return python
+
+
 def test_there_is_a_program_for_each_framework_of_its_own_environment() -> None:
     assert {"google_adk", "inspect", "openai_agents", "pydantic_ai"} <= set(PROGRAMS)
 
@@ -29,9 +38,7 @@ def test_there_is_a_program_for_each_framework_of_its_own_environment() -> None:
 def test_the_totals_are_the_engines(server: Server, name: str, tmp_path: Path) -> None:
     if server.engine != "vllm":
         pytest.skip("llama-server counts only where it was started with --metrics")
-    python = ROOT / ".venvs" / f"rollout-trace-{name.replace('_', '-')}" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"make environment-{python.parts[-3]} makes the environment of this framework")
+    python = python_of(name.replace("_", "-"))
     before, file = counters(server), tmp_path / "rollouts.jsonl"
     command = [str(python), str(PROGRAMS[name]), server.base_url, MODEL, str(file), str(RUNS)]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True,
@@ -56,9 +63,7 @@ def test_the_totals_are_the_engines(server: Server, name: str, tmp_path: Path) -
 def test_eight_turns_of_a_framework_are_one_row(server: Server, name: str, tmp_path: Path) -> None:
     if server.engine != "vllm":
         pytest.skip("llama-server takes no ids beside messages")
-    python = ROOT / ".venvs" / f"rollout-trace-{name}" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"make environment-rollout-trace-{name} makes the environment of this framework")
+    python = python_of(name)
     tests = ROOT / "integrations" / f"rollout-trace-{name}" / "tests" / "test_exact_turns.py"
     command = [str(python), "-m", "pytest", "-q", "--basetemp", str(tmp_path / "of"), str(tests)]
     environment = {**os.environ, "ROLLOUT_TRACE_LIVE_VLLM": server.url}

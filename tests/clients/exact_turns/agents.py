@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from openai import AsyncOpenAI, OpenAI
+
 import rollout_trace as rt
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from rollout_trace.testing.tokenizer import ByteTokenizer
+from tests.clients.either import Kind, done, each, entered
 
 TOKENIZER = ByteTokenizer(("hello", "world", "tool", '{"a": ', "result"))
 """Its words are one id each, and several where the model spells them."""
@@ -94,6 +97,25 @@ class SGLangServer(ScriptedServer):
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>\n\n|(?=<\|im_end\|>))", re.DOTALL)
 """An agent need not send thinking back: it stays in the ids."""
+
+
+async def talked(kind: Kind, server: ScriptedServer, engine: rt.Engine, turns: int, *, stream: bool) -> rt.Trajectory:
+    """The trajectory of a conversation of so many turns."""
+    plain = OpenAI if kind == "sync" else AsyncOpenAI
+    async with entered(plain(base_url=server.base_url, api_key="-")) as client:
+        rt.wrap_openai(client, engine=engine)
+        messages: list[Any] = [{"role": "user", "content": "hi"}]
+        with rt.trajectory() as trajectory:
+            for turn in range(turns):
+                answer = await done(client.chat.completions.create(model="m", messages=messages, stream=stream))
+                if stream:
+                    chunks = [chunk async for chunk in each(answer)]
+                    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+                else:
+                    text = answer.choices[0].message.content
+                answered = {"role": "assistant", "content": text}
+                messages = [*messages, answered, {"role": "user", "content": f"go on {turn}"}]
+    return trajectory
 
 
 def texts(steps: Sequence[rt.Step]) -> list[str | None]:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace.testing._messages import json_response
-from tests.clients.either import Kind, done, drive, each, entered
+from tests.clients.either import Kind, drive
 
 from .agents import (
     BY_TEXT,
@@ -33,6 +33,7 @@ from .agents import (
     numbered,
     says,
     spelled,
+    talked,
     texts,
 )
 
@@ -72,26 +73,8 @@ def asked(client: Any, messages: list[Any], *new: Mapping[str, Any], **options: 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_turns_are_one_row(kind: Kind, stream: bool) -> None:
-    async def turns(server: ScriptedServer, engine: rt.Engine) -> rt.Trajectory:
-        plain = OpenAI if kind == "sync" else AsyncOpenAI
-        async with entered(plain(base_url=server.base_url, api_key="-")) as client:
-            rt.wrap_openai(client, engine=engine)
-            messages: list[Any] = [USER]
-            with rt.trajectory() as trajectory:
-                for turn in range(8):
-                    answer = await done(client.chat.completions.create(model="m", messages=messages, stream=stream))
-                    text = (
-                        answer.choices[0].message.content
-                        if not stream
-                        else "".join(
-                            [chunk.choices[0].delta.content or "" async for chunk in each(answer) if chunk.choices]
-                        )
-                    )
-                    messages = [*messages, {"role": "assistant", "content": text}, user(f"go on {turn}")]
-        return trajectory
-
     with ScriptedServer(numbered, tokenizer=TOKENIZER) as server:
-        by_text, by_ids = drive(kind, turns(server, BY_TEXT)), drive(kind, turns(server, ENGINE))
+        by_text, by_ids = (drive(kind, talked(kind, server, one, 8, stream=stream)) for one in (BY_TEXT, ENGINE))
     assert len(by_text.sequences()) == 8
     (row,) = by_ids.sequences()
     assert row.loss_mask.sum() == sum(len(ids_of(step.completion_token_ids)) for step in by_ids.steps)

@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
 
 import rollout_trace as rt
 from rollout_trace.testing import Reply
 from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from rollout_trace.testing.real_tokenizer import RealTokenizer
-from tests.clients.either import Kind, done, drive, each, entered
+from tests.clients.either import Kind, drive
 
-from .agents import SGLANG, TOKENIZER, TOOLS, SGLangServer, check_steps, exact, numbered, says, texts
+from .agents import SGLANG, TOKENIZER, TOOLS, SGLangServer, check_steps, exact, numbered, says, talked, texts
 from .test_exact_turns import USER, _closed, asked, said, user, wrapped  # noqa: F401
 from .test_templates import TINY
 
@@ -44,25 +43,8 @@ class ByConversation(SGLangServer):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_turns_are_one_row(kind: Kind, stream: bool, server_of: type[SGLangServer]) -> None:
-    async def turns(server: SGLangServer) -> rt.Trajectory:
-        plain = OpenAI if kind == "sync" else AsyncOpenAI
-        async with entered(plain(base_url=server.base_url, api_key="-")) as client:
-            rt.wrap_openai(client, engine=SGLANG)
-            messages: list[Any] = [USER]
-            with rt.trajectory() as trajectory:
-                for turn in range(5):
-                    answer = await done(client.chat.completions.create(model="m", messages=messages, stream=stream))
-                    pieces = each(answer) if stream else None
-                    text = (
-                        answer.choices[0].message.content
-                        if pieces is None
-                        else "".join([one.choices[0].delta.content or "" async for one in pieces if one.choices])
-                    )
-                    messages = [*messages, {"role": "assistant", "content": text}, user(f"go on {turn}")]
-        return trajectory
-
     with server_of(numbered, tokenizer=TOKENIZER) as server:
-        trajectory = drive(kind, turns(server))
+        trajectory = drive(kind, talked(kind, server, SGLANG, 5, stream=stream))
     assert exact(trajectory.steps) == [False, *[True] * 4], texts(trajectory.steps)
     assert {step.token_issue for step in trajectory.steps} == {None}
     check_steps(trajectory.steps)
