@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -202,7 +203,7 @@ def decode(call: Call, *, wait: bool = True) -> bool:
     return log is None or log.decode(call, wait=wait)
 
 
-_PLAIN = frozenset({type(None), bool, int, float})
+_PLAIN = frozenset({type(None), bool, int, float, datetime})
 """Types of values that take no memory worth counting."""
 _SMALL = 256
 """Bytes of a text below which it is counted wherever it stands: to remember it would take as much."""

@@ -256,7 +256,7 @@ class Member:
         }
         self._tool_runs = [(run, _frozen(run.arguments), _frozen(run.result)) for run in stored_tool_runs(trajectory)]
         log_size = 0 if self.log is None else self.log.size_in_memory()
-        self.size = _OF_ONE + held_bytes((self._values, self._tool_runs), set()) + log_size
+        self.size = _OF_ONE + held_bytes([*self._values.values(), self._tool_runs], set()) + log_size
         """Roughly, the bytes that it occupies in memory."""
 
     @property
