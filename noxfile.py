@@ -129,7 +129,7 @@ def environment(name: str) -> None:
 
 CORES = os.cpu_count() or 1
 # More than there are cores: they wait for servers, for timeouts and for other processes.
-AT_ONCE = str(CORES + 1)
+AT_ONCE = str(CORES + 2)
 """Sets of tests."""
 
 NEEDS: dict[str, tuple[str, ...]] = {}
@@ -191,7 +191,7 @@ Read the documentation: docs/index.md, or on a site that `make docs` serves.""")
 def test(session: nox.Session) -> None:
     """The tests that need no other environment, on all cores. make test ROOM=wire FILE=tests/... K=word FAST=1"""
     # Of a room, what each worker does for itself is a good part of the work: it imports, finds tests, reads recordings.
-    pytest(session, "dev", *workers(CORES if session.posargs else CORES + 2), slowest=10)
+    pytest(session, "dev", *workers(CORES + 1 if session.posargs else CORES + 2), slowest=10)
 
 
 def workers(count: int) -> tuple[str, ...]:

@@ -150,35 +150,49 @@ def test_a_note_goes_beside_the_shard_that_has_the_trajectory(tmp_path: Path) ->
         rt.annotate(tmp_path, "run7", reward=1)
 
 
-PROCESS = """
-import sys
+PROCESSES = """
+import os, sys
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
-import openai
-with ScriptedServer("fine") as server, openai.OpenAI(base_url=server.base_url, api_key="none") as client:
-    rt.wrap_openai(client, engine="vllm")
-    with rt.recording(sys.argv[1], shard_bytes=3000):
-        for number in range(20):
-            with rt.trajectory(task=f"{sys.argv[2]}/{number}"):
-                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+import openai.resources.chat.completions
+
+def record(folder, process):
+    with ScriptedServer("fine") as server, openai.OpenAI(base_url=server.base_url, api_key="none") as client:
+        rt.wrap_openai(client, engine="vllm")
+        with rt.recording(folder, shard_bytes=3000):
+            for number in range(20):
+                with rt.trajectory(task=f"{process}/{number}"):
+                    client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+
+children = []
+for process in range(int(sys.argv[2])):
+    children.append(os.fork())
+    if not children[-1]:
+        try:
+            record(sys.argv[1], process)
+            os._exit(0)
+        finally:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+print(*children)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 """
 
 
 @pytest.mark.amount
 def test_processes_at_once(tmp_path: Path) -> None:
     processes = amount(2, 8, 8)
-    children = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, f"{tmp_path}/out/", str(number)], env=environment())
-        for number in range(processes)
-    ]
-    assert [child.wait() for child in children] == [0] * processes
+    # Forked before any of them has recorded: each need not import the SDK.
+    command = [sys.executable, "-c", PROCESSES, f"{tmp_path}/out/", str(processes)]
+    children = subprocess.run(command, env=environment(), check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    assert len(children) == processes
     tasks = [one.task.id for one in rt.read(tmp_path / "out") if one.task is not None]
     assert sorted(map(str, tasks)) == sorted(
         f"{process}/{number}" for process in range(processes) for number in range(20)
     )
     shards = names(tmp_path / "out")
     assert len(shards) > processes
-    assert {name.split("-")[-2] for name in shards} == {str(child.pid) for child in children}
+    assert {name.split("-")[-2] for name in shards} == set(children)
 
 
 def _in_fork(folder: str) -> None:

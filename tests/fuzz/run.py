@@ -43,6 +43,7 @@ _SUFFIXES = (
 )
 
 
+@cache
 def corpus() -> list[tuple[str, Exchange]]:
     """Every recorded exchange of a protocol, with the protocol's name."""
     exchanges = [exchange for path in sorted(DATA.glob("wire_*.jsonl.xz")) for exchange in load_exchanges(path)]

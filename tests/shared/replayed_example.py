@@ -60,8 +60,23 @@ for name in ("httpx", "httpx2"):
         pass
 """
 )
+# Of a copy of the test in a folder of its own, in the same process.
+CHANGED = "with_a_change"  # Tests are collected by their names, and these after test_agent.py.
+CHANGED_CONFTEST = """
+import os, sys
+
+import pytest
+
+del sys.modules["agent"]
+sys.path.insert(0, os.path.dirname(__file__))
+
+@pytest.fixture(autouse=True)
+def files_of_its_own(monkeypatch):
+    for name in ("OUT", "PIECES"):
+        monkeypatch.setenv(name, os.path.join(os.path.dirname(__file__), name.lower() + ".jsonl"))
+"""
 KEY = "sk-proj-0123456789abcdefghijklmnop"
-_QUIET = ("-p", "no:cacheprovider", "-p", "no:asyncio")
+_USUAL = ("-p", "no:cacheprovider", "-p", "no:asyncio", "--import-mode=importlib")
 _OF_ONE_RUN = {
     "ended_at",
     "duration",
@@ -76,6 +91,15 @@ _NEW_ID = re.compile(
     r'"(?:lc_run--)?(?:[0-9a-f]{24}(?:\.\d+)?|[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"'
 )
 """Ids that a run makes. Those of answers and tool calls are the server's, and longer."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a part of the example becomes, and patterns for lines of the failure that comes of it, in their order."""
+
+    old: str
+    new: str
+    named: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -116,14 +140,19 @@ class Example:
 
     def __post_init__(self) -> None:
         filters = "".join(f"\n    {one}" for one in ("error", *self.warnings))
-        self.pytester.makeini(f"[pytest]\nfilterwarnings ={filters}\n")
+        self.pytester.makeini(f"[pytest]\npythonpath = .\nfilterwarnings ={filters}\n")
         self.pytester.makeconftest(CONFTEST)
         shutil.copyfile(self.source, self.pytester.path / "agent.py")
         self.pytester.makepyfile(test_agent=self.test)
 
-    def change(self, old: str, new: str) -> None:
-        """Changes the agent."""
-        edit(self.pytester.path / "agent.py", old, new)
+    def add_changed(self, change: Change) -> None:
+        """Adds a copy of the test and its cassettes, with a changed agent."""
+        folder = self.pytester.mkdir(CHANGED)
+        for name in ("agent.py", "test_agent.py"):
+            shutil.copyfile(self.pytester.path / name, folder / name)
+        shutil.copytree(self.pytester.path / "cassettes", folder / "cassettes")
+        edit(folder / "agent.py", change.old, change.new)
+        (folder / "conftest.py").write_text(CHANGED_CONFTEST, encoding="utf-8")
 
     def run(self, name: str, *options: str) -> Run:
         """Runs the test in a process of its own, whose files are kept under a name.
@@ -140,10 +169,10 @@ class Example:
             for variable, value in {"MODEL_URL": self.url, "OUT": out, "PIECES": pieces, "REFUSED": refused}.items():
                 patch.setenv(variable, str(value))
             kept = (f"--rollout-dir={folder / 'kept'}", "--rollout-keep=all")
-            result = self.pytester.runpytest_subprocess(*_QUIET, *kept, *options)
+            result = self.pytester.runpytest_subprocess(*_USUAL, *kept, *options)
         return Run(
             result,
-            list(rt.read(folder / "kept")) if (folder / "kept").exists() else [],
+            list(rt.read(sorted((folder / "kept").glob("test_agent*")))),
             list(rt.read(out)) if out.exists() else [],
             _answers(pieces),
             _lines(refused),
@@ -164,17 +193,25 @@ def load(source: Path) -> Any:
     return module
 
 
-def assert_replays(example: Example, script: Callable[..., Any], *, left_out: Collection[str] = ()) -> None:
+def assert_replays(
+    example: Example, script: Callable[..., Any], change: Change | None = None, *, left_out: Collection[str] = ()
+) -> None:
     """Records the example from a scripted server, and replays it once that is closed: everything is the same.
 
     Args:
         example: what is run.
         script: of the server.
+        change: of the agent: replayed with it its tests fail, whatever the framework makes of the error.
         left_out: names of fields with ids that the framework makes in each run.
     """
     recorded = _record(example, script)
+    if change is not None:
+        example.add_changed(change)
+    # Both in one process: importing its framework is most of what a run takes.
     replayed = example.run("replayed")
-    replayed.result.assert_outcomes(passed=example.tests)
+    replayed.result.assert_outcomes(passed=example.tests, failed=example.tests if change else 0)
+    if change is not None:
+        replayed.result.stdout.fnmatch_lines(change.named)
     assert (recorded.refused, replayed.refused) == ([], [])
     assert told(replayed.trajectories, left_out) == told(recorded.trajectories, left_out)
     assert told(replayed.written, left_out) == told(recorded.written, left_out)
@@ -186,22 +223,6 @@ def assert_replays(example: Example, script: Callable[..., Any], *, left_out: Co
         assert body == request
         # Without those that came only because of what was asked of the engine.
         assert 0 < sum(read) <= sum(sent)
-
-
-def assert_a_change_fails(example: Example, old: str, new: str, named: Sequence[str]) -> None:
-    """Changes a recorded example and replays it: its tests fail, whatever the framework makes of the error.
-
-    Args:
-        example: what is run.
-        old: a part of the example.
-        new: what takes its place.
-        named: patterns for lines of the failure, in their order.
-    """
-    example.change(old, new)
-    changed = example.run("changed")
-    changed.result.assert_outcomes(failed=example.tests)
-    changed.result.stdout.fnmatch_lines(named)
-    assert changed.refused == []
 
 
 def _record(example: Example, script: Callable[..., Any]) -> Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from rollout_trace.data.tokens import same_array
 from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
 from tests.amount import cuts, examples
-from tests.wire.raw import JSON, SSE, bodies, sse
+from tests.wire.raw import JSON, SSE, bodies, copied, sse
 from tests.wire.test_damage import JUNK, places
 
 DATA = Path(__file__).parent.parent / "data"
@@ -48,10 +47,18 @@ def recorded(protocol: str) -> dict[str, Exchange]:
 
 
 def steps_of(protocol: str, name: str, response: bytes | None = None) -> list[Step]:
-    """What the decoder makes of a recording, or of another answer in its place."""
-    exchange = recorded(protocol)[name]
-    body = exchange.response if response is None else response
-    return decode(protocol, exchange.request, body, content_type=exchange.content_type, status=exchange.status or 0)
+    """What the decoder makes of a recording, for which it is asked once; or of another answer in its place."""
+    return list(_whole(protocol, name)) if response is None else _decoded(protocol, name, response)
+
+
+@cache
+def _whole(protocol: str, name: str) -> list[Step]:
+    return _decoded(protocol, name, recorded(protocol)[name].response)
+
+
+def _decoded(protocol: str, name: str, response: bytes) -> list[Step]:
+    exchange, status = recorded(protocol)[name], recorded(protocol)[name].status or 0
+    return decode(protocol, exchange.request, response, content_type=exchange.content_type, status=status)
 
 
 def asked(protocol: str, name: str) -> dict[str, Any]:
@@ -145,7 +152,7 @@ def check_cuts(protocol: str, request: bytes, body: bytes, *, stride: int = 1) -
 @st.composite
 def damaged(draw: st.DrawFn, values: list[Any]) -> list[Any]:
     """Bodies with one to three places deleted, doubled or replaced."""
-    values = deepcopy(values)
+    values = copied(values)
     for _ in range(draw(st.integers(1, 3))):
         every = [path for path in places(values) if len(path) > 1]
         rare = [path for path in every if not {"top_logprobs", "output_top_logprobs", "tools"} & set(path)]
@@ -157,9 +164,9 @@ def damaged(draw: st.DrawFn, values: list[Any]) -> list[Any]:
         if act == "delete":
             del holder[path[-1]]
         elif act == "double" and isinstance(holder, list):
-            holder.insert(path[-1], deepcopy(holder[path[-1]]))
+            holder.insert(path[-1], copied(holder[path[-1]]))
         else:
-            holder[path[-1]] = deepcopy(draw(st.sampled_from(JUNK)))
+            holder[path[-1]] = copied(draw(st.sampled_from(JUNK)))
     return values
 
 

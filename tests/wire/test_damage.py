@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
 from tests.amount import examples
-from tests.wire.raw import JSON, SSE, bodies, exchanges, read, sse, steps_of, tokens, unary
+from tests.wire.raw import JSON, SSE, bodies, copied, exchanges, read, sse, steps_of, tokens, unary
 
 UNARY = ["chat_continue_final", "chat_forced_eos", "chat_utf8_regex", "chat_tokens_as_ids", "chat_n2", "tools_followup"]
 STREAMED = ["chat_forced_eos_stream", "chat_utf8_regex_stream", "chat_tokens_as_ids_stream", "oai_chat_ids_stream"]
@@ -30,21 +29,27 @@ BOUNDED = settings(max_examples=examples(1500))
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path of every field and item of a JSON value. Of long lists the first four items and the last."""
-    found = [path] if path else []
+    found: list[tuple[Any, ...]] = []
+    _add_places(value, path, found)
+    return found
+
+
+def _add_places(value: Any, path: tuple[Any, ...], found: list[tuple[Any, ...]]) -> None:
+    if path:
+        found.append(path)
     if isinstance(value, dict):
-        items = list(value.items())
+        for key, item in value.items():
+            _add_places(item, (*path, key), found)
     elif isinstance(value, list):
-        items = [(at, item) for at, item in enumerate(value) if at < 4 or at == len(value) - 1]
-    else:
-        items = []
-    return found + [place for key, item in items for place in places(item, (*path, key))]
+        for at in range(len(value)) if len(value) < 6 else (0, 1, 2, 3, len(value) - 1):
+            _add_places(value[at], (*path, at), found)
 
 
 @st.composite
 def damaged(draw: st.DrawFn, names: list[str]) -> tuple[str, list[Any]]:
     """A recording's name, and its bodies with one to three places deleted, doubled or replaced."""
     name = draw(st.sampled_from(names))
-    values: list[Any] = deepcopy(bodies(exchanges()[name]))
+    values: list[Any] = bodies(exchanges()[name])
     for _ in range(draw(st.integers(1, 3))):
         # Half of the hits are for what is rare beside the many alternatives of each token.
         every = [path for path in places(values) if len(path) > 1]
@@ -57,9 +62,9 @@ def damaged(draw: st.DrawFn, names: list[str]) -> tuple[str, list[Any]]:
         if act == "delete":
             del holder[path[-1]]
         elif act == "double" and isinstance(holder, list):
-            holder.insert(path[-1], deepcopy(holder[path[-1]]))
+            holder.insert(path[-1], copied(holder[path[-1]]))
         else:
-            holder[path[-1]] = deepcopy(draw(st.sampled_from(JUNK)))
+            holder[path[-1]] = copied(draw(st.sampled_from(JUNK)))
     return name, values
 
 

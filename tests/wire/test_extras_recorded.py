@@ -44,6 +44,7 @@ def names(*paths: str, status: int = 200) -> list[str]:
     return [name for name, one in exchanges().items() if one.path in paths and one.status == status]
 
 
+@cache
 def steps_of(name: str) -> list[Step]:
     """What the decoders make of a recording."""
     one = exchanges()[name]
@@ -51,6 +52,7 @@ def steps_of(name: str) -> list[Step]:
     return decode(protocol, one.request, one.response, content_type=kind, status=one.status or 0)
 
 
+@cache
 def choices_of(name: str) -> dict[int, Choice]:
     """What the reader finds in it."""
     one = exchanges()[name]

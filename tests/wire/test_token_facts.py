@@ -13,7 +13,7 @@ import pytest
 
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
-from tests.wire.raw import JSON, SSE, delta, entries, exchanges, read, sse, steps_of, tokens, unary
+from tests.wire.raw import JSON, SSE, decoded, delta, entries, exchanges, read, sse, tokens, unary
 
 
 def named(*texts: Any) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_usage_is_read_in_full(usage: dict[str, Any], expected: dict[str, Any]) 
 
 def test_arrays_cannot_be_changed_by_whoever_reads_them() -> None:
     """What was recorded is read-only: the numbers and the fields."""
-    (step,) = steps_of(exchanges()["chat_ids"])
+    (step,) = decoded(exchanges()["chat_ids"])
     for array in (step.prompt_token_ids, step.completion_token_ids, step.logprobs):
         assert array is not None
         with pytest.raises(ValueError, match="read-only"):
@@ -171,7 +171,7 @@ def test_arrays_cannot_be_changed_by_whoever_reads_them() -> None:
 def test_the_same_bytes_give_the_same_steps(name: str) -> None:
     """Equal in every field, ids included; other bytes have other ids."""
     exchange = exchanges()[name]
-    once, again = steps_of(exchange), steps_of(exchange)
+    once, again = decoded(exchange), decoded(exchange)
     assert once == again
     assert [step.id for step in once] == [step.id for step in again]
     other = decode("openai.chat", exchange.request + b" ", exchange.response, content_type=exchange.content_type)
@@ -181,17 +181,17 @@ def test_the_same_bytes_give_the_same_steps(name: str) -> None:
 def test_steps_of_two_decodes_share_nothing() -> None:
     """No state is kept: changing a message of one result leaves the next alone."""
     exchange = exchanges()["chat_ids"]
-    (one,) = steps_of(exchange)
+    (one,) = decoded(exchange)
     assert one.messages is not None
     one.messages[0]["content"] = "changed"
-    (other,) = steps_of(exchange)
+    (other,) = decoded(exchange)
     assert other.messages is not None
     assert other.messages[0]["content"] == "You are terse."
 
 
 def test_decoding_asks_no_clock_no_chance_and_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pure: whatever could tell one moment or machine from another is out of reach while it decodes."""
-    expected = {name: steps_of(exchange) for name, exchange in exchanges().items()}
+    expected = {name: decoded(exchange) for name, exchange in exchanges().items()}
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("decode reached outside its arguments")
@@ -206,7 +206,7 @@ def test_decoding_asks_no_clock_no_chance_and_no_file(monkeypatch: pytest.Monkey
         ):
             for name in names:
                 patch.setattr(module, name, refuse)
-        found = {name: steps_of(exchange) for name, exchange in exchanges().items()}
+        found = {name: decoded(exchange) for name, exchange in exchanges().items()}
     assert found == expected
     for step in found["chat_ids"]:
         assert (step.started_at, step.latency, step.time_to_first_token, step.attempts) == (None, None, None, ())

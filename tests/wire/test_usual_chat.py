@@ -4,7 +4,6 @@ by field and byte for byte in the file: of every recording, and of damage to the
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from functools import cache
 from random import Random
 from typing import Any
@@ -24,7 +23,7 @@ from rollout_trace.wire.facts import RequestFacts, ResponseFacts
 from rollout_trace.wire.request import read
 from rollout_trace.wire.steps import Stores, steps_from
 from tests.amount import examples
-from tests.wire.raw import bodies, sse
+from tests.wire.raw import bodies, copied, sse
 from tests.wire.recorded import DATA, ENGINES
 from tests.wire.test_damage import JUNK, places
 
@@ -161,7 +160,7 @@ MORE = [
 def damaged(draw: st.DrawFn) -> tuple[bytes, list[Any], bool]:
     """A usual answer, with up to two places deleted, doubled, replaced or exchanged."""
     request, values, streamed = draw(st.sampled_from(usual()))
-    values = deepcopy(values)
+    values = copied(values)
     for _ in range(draw(st.integers(0, 2))):
         paths = [path for path in places(values) if len(path) > 1]
         path = draw(st.sampled_from(paths or [(0,)]))
@@ -172,11 +171,11 @@ def damaged(draw: st.DrawFn) -> tuple[bytes, list[Any], bool]:
         if act == "delete":
             del holder[path[-1]]
         elif act == "double" and isinstance(holder, list):
-            holder.insert(path[-1], deepcopy(holder[path[-1]]))
+            holder.insert(path[-1], copied(holder[path[-1]]))
         elif act == "like":
             holder[path[-1]] = like(draw, holder[path[-1]])
         else:
-            holder[path[-1]] = deepcopy(draw(st.sampled_from([*JUNK, *MORE])))
+            holder[path[-1]] = copied(draw(st.sampled_from([*JUNK, *MORE])))
     return request, values, streamed
 
 

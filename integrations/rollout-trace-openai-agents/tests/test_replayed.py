@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from replayed_example import Example, assert_a_change_fails, assert_replays, load
+from replayed_example import Change, Example, assert_replays, load
 
 SOURCE = Path(__file__).parents[1] / "example.py"
 TEST = """
@@ -28,9 +28,7 @@ def test_agent(rollout):
 
 def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     example = Example(pytester, SOURCE, TEST, tests=1)
-    assert_replays(example, load(SOURCE).script)
     # Of the helper, whose failed call is for the manager a tool that failed.
     old, new = "You work out products, with the tool.", "You work out products, by hand."
-    assert_a_change_fails(
-        example, old, new, ["*message 1 (system)*", f"*{old}*", f"*{new}*", "*pytest --replay=record*"]
-    )
+    named = ["*message 1 (system)*", f"*{old}*", f"*{new}*", "*pytest --replay=record*"]
+    assert_replays(example, load(SOURCE).script, Change(old, new, named))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 
 import pytest
@@ -56,11 +57,15 @@ def test_city(city):
     project.monkeypatch.delenv("MODEL_URL")
     assert len({(one.metadata or {})["test"] for one in project.cassette("shared.jsonl")}) == 12
     count = len(project.model.requests)
-    project.run_apart("-n2").assert_outcomes(passed=12)
-    project.change("weather in", "weather of", "test_agent.py")
-    changed = project.run_apart("-n2")
-    changed.assert_outcomes(failed=12)
-    changed.stdout.fnmatch_lines(["*What is the weather of City*"])
+    # Replayed as it is and, in a folder of its own, with a change, by the same workers.
+    changed = project.pytester.mkdir("changed")
+    for name in ("test_agent.py", "shared.jsonl"):
+        shutil.copyfile(project.pytester.path / name, changed / name)
+    project.change("weather in", "weather of", "changed/test_agent.py")
+    replayed = project.run_apart("-n2", "--import-mode=importlib", "-opythonpath=.")
+    replayed.assert_outcomes(passed=12, failed=12)
+    replayed.stdout.fnmatch_lines(["*What is the weather of City*", "FAILED changed/test_agent.py::*"])
+    replayed.stdout.no_fnmatch_line("FAILED test_agent.py::*")
     assert len(project.model.requests) == count
 
 
@@ -69,6 +74,7 @@ def test_child_processes_of_any_language(project: Project) -> None:
     project.pytester.makepyfile(
         child="""
 import json
+import shutil
 import os
 import urllib.request
 
