@@ -7,6 +7,7 @@ on; what a comparison needs of a step is made when that is added. Recorders add 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace.data.conversations import MessageTree, Node
@@ -84,15 +85,43 @@ class Found(NamedTuple):
 _NOTHING = Found(None, {}, False, "", [], None, False, False)
 
 
-class _Sent(NamedTuple):
+class _Sent:
     """A request that a step answered."""
 
-    protocol: str | None
-    messages: list[Any]
-    node: Node
-    """Of its last message."""
-    found: Found
-    """What it continued itself."""
+    __slots__ = ("_contents", "_lengths", "_others", "_roles", "found", "length", "messages", "node", "protocol")
+
+    def __init__(self, protocol: str | None, messages: list[Any], node: Node, found: Found) -> None:
+        """``node`` is that of its last message, ``found`` what it continued itself."""
+        self.protocol, self.messages, self.node, self.found = protocol, messages, node, found
+        self.length = len(messages)
+        # Most messages are a role and a text. In lists of these a comparison finds one object after another, and of
+        # equal objects it reads nothing; dicts are all over the memory.
+        try:
+            self._lengths: list[int] | None = [*map(len, messages)]
+            self._roles, self._contents = [*map(_role, messages)], [*map(_content, messages)]
+        except (KeyError, TypeError):
+            self._lengths = None
+        self._others = [one for one in messages if len(one) != _USUAL] if self._lengths else []
+
+    def begins(self, messages: Sequence[Any]) -> bool:
+        """Returns whether messages, which are as many or more, begin with these."""
+        begin = messages[: self.length]
+        if self._lengths is None:
+            return begin == self.messages
+        try:
+            return (
+                [*map(len, begin)] == self._lengths
+                and [*map(_content, begin)] == self._contents
+                and [*map(_role, begin)] == self._roles
+                and (not self._others or [one for one in begin if len(one) != _USUAL] == self._others)
+            )
+        except (KeyError, TypeError):
+            return False
+
+
+_role, _content = itemgetter("role"), itemgetter("content")
+_USUAL = 2
+"""Fields of a message that is a role and a text."""
 
 
 class TurnIndex(MessageTree):
@@ -156,7 +185,7 @@ class TurnIndex(MessageTree):
         self, protocol: str | None, messages: Sequence[Any], known: _Sent | None
     ) -> tuple[Found, Node, list[Message]]:
         """The step; the node of the last message that is known, and the messages behind that."""
-        found, node, at = (_NOTHING, self.root, 0) if known is None else (known.found, known.node, len(known.messages))
+        found, node, at = (_NOTHING, self.root, 0) if known is None else (known.found, known.node, known.length)
         turn, answer, has_thought, added, new, changed, is_ambiguous, holds_media = found
         behind = messages[at:] if at else messages
         path, new, base = _chat(protocol, behind), [*new], node.depth
@@ -194,9 +223,8 @@ class TurnIndex(MessageTree):
         """The latest step with the most messages that these begin with, compared as they were sent."""
         best, longest, n_messages = None, -1, len(messages)
         for one in self._recent:
-            length = len(one.messages)
-            if longest < length <= n_messages and one.protocol == protocol and messages[:length] == one.messages:
-                best, longest = one, length
+            if longest < one.length <= n_messages and one.protocol == protocol and one.begins(messages):
+                best, longest = one, one.length
         return best
 
     def _answered(self, node: Node, message: Message, key: Any) -> tuple[Turn, str, bool] | None:
