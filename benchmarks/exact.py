@@ -4,6 +4,9 @@ Each way has a conversation of its own with the same answers, and goes on by one
 was tokenised before: requests to ``/tokenize`` are counted and timed apart. An agent does something between two calls;
 meanwhile the answer is decoded on another thread, and that is waited for, untimed. An agent that asks on at once does
 a part of it itself.
+
+Two more ways are of a client that nobody records: as it is, and with the same ids, written before, behind the body that
+the SDK has made. What these add is what any client pays that sends the ids; the rest is the recorder's.
 """
 
 from __future__ import annotations
@@ -31,12 +34,12 @@ from rollout_trace.record.decoder import decoder
 from rollout_trace.testing.tokenizer import ByteTokenizer
 
 BUDGET = 30.0
-"""Microseconds that an exact call may add."""
+"""Microseconds of CPU time that an exact call may add, beside what a client pays that sends the ids."""
 TIMED = 12
 """Turns that are timed, behind those of the history."""
 _TOKENIZER = ByteTokenizer()
 _HELLO = [{"role": "user", "content": "Hello."}]
-_WAYS: dict[str, Any] = {"text": "vllm", "exact": rt.Engine("vllm", exact_turns=True)}
+_WAYS: dict[str, Any] = {"text": "vllm", "exact": rt.Engine("vllm", exact_turns=True), "bare": None, "bare ids": None}
 
 
 class _Conversation:
@@ -56,6 +59,8 @@ class _Conversation:
         self.said = [f"{turn} {text(200, source)}" for turn in range(turns)]
         self.new = [f"{turn} {text(300, source)}" for turn in range(turns)]
         self.bodies: dict[int, bytes] = {}
+        self.fields: dict[int, bytes] = {}
+        """The ids of each turn, as the end of the body that was sent."""
         self.turn = 0
         """The one that is asked for: a server that looked for it in the request would be timed too."""
 
@@ -77,6 +82,7 @@ class _Conversation:
         turn = self.turn
         if turn not in self.bodies:
             sent = json.loads(request.content).get("kv_transfer_params")
+            self.fields[turn] = request.content[request.content.rfind(b',"kv_transfer_params"') :] if sent else b"}"
             self.bodies[turn] = self._body(turn, self.ids if sent is None else sent["prompt_token_ids"])
         return httpx2.Response(200, headers={"content-type": "application/json"}, content=self.bodies[turn])
 
@@ -89,32 +95,48 @@ class _Conversation:
                         "choices": [choice], "prompt_token_ids": prompt, "usage": usage})  # fmt: skip
 
 
+class _SendsIds(OpenAI):
+    """A client that puts ids, which are written already, behind the body of the SDK."""
+
+    conversation: _Conversation
+
+    def _prepare_request(self, request: Any) -> None:
+        field = self.conversation.fields[self.conversation.turn]
+        content = b"".join((memoryview(request.content)[:-1], field))
+        request.headers["Content-Length"] = str(len(content))
+        request.stream, request._content = type(request.stream)(content), content
+
+
 class _Agent:
     """One conversation as an agent has it, in a trajectory of its own."""
 
-    def __init__(self, conversation: _Conversation, engine: Any) -> None:
+    def __init__(self, conversation: _Conversation, way: str) -> None:
         transport = httpx2.MockTransport(conversation.answer)
-        plain = OpenAI(
+        kind = _SendsIds if way == "bare ids" else OpenAI
+        self.client: OpenAI = kind(
             api_key="-", base_url="http://bench/v1", http_client=httpx2.Client(transport=transport), max_retries=0
         )
-        self.client = rt.wrap_openai(plain, engine=engine)
+        if isinstance(self.client, _SendsIds):
+            self.client.conversation = conversation
+        if _WAYS[way] is not None:
+            rt.wrap_openai(self.client, engine=_WAYS[way])
         self._context = contextvars.copy_context()
         self._around = rt.trajectory()
         self.trajectory: rt.Trajectory = self._context.run(self._around.__enter__)
         self._conversation = conversation
 
-    def ask(self, turn: int) -> float:
-        """Seconds of CPU time of this thread for one turn."""
+    def ask(self, turn: int) -> tuple[float, float]:
+        """Seconds of CPU time of this thread for one turn, and of the clock."""
         # Past the SDK's types, which copy all messages: 30 ms for 400 of them.
         body: dict[str, Any] = {"model": MODEL, "messages": self._conversation.request(turn)}
         body |= {"logprobs": True, "return_token_ids": True}
         self._conversation.turn = turn
         return self._context.run(self._timed, body)
 
-    def _timed(self, body: dict[str, Any]) -> float:
-        began = time.thread_time()
+    def _timed(self, body: dict[str, Any]) -> tuple[float, float]:
+        began, cpu_began = time.perf_counter(), time.thread_time()
         self.client.post("/chat/completions", body=body, cast_to=httpx2.Response)
-        return time.thread_time() - began
+        return time.thread_time() - cpu_began, time.perf_counter() - began
 
     def close(self) -> None:
         """Ends its trajectory."""
@@ -134,14 +156,15 @@ def run(effort: Effort) -> Iterator[Row]:
 
 def _rows(conversation: _Conversation, effort: Effort, *, limit: float | None, at_once: bool = False) -> Iterator[Row]:
     n_requests, seconds = _prepared(conversation)
-    found: dict[str, list[float]] = {name: [] for name in _WAYS}
+    cpu: dict[str, list[float]] = {name: [] for name in _WAYS}
+    wall: dict[str, list[float]] = {name: [] for name in _WAYS}
     order = random.Random(0)
     last: rt.Trajectory | None = None
     for number in range(effort.repeat(12) + 1):
-        agents = {name: _Agent(conversation, engine) for name, engine in _WAYS.items()}
+        agents = {name: _Agent(conversation, name) for name in _WAYS}
         names = list(agents)
         gc.collect()
-        seen: dict[str, list[float]] = {name: [] for name in agents}
+        seen: dict[str, list[tuple[float, float]]] = {name: [] for name in agents}
         for turn in range(conversation.turns):
             order.shuffle(names)
             for name in names:  # As in `interleave`: the collector hits neither way more often.
@@ -150,7 +173,8 @@ def _rows(conversation: _Conversation, effort: Effort, *, limit: float | None, a
                     _wait_for_decoder()
         for name, agent in agents.items():
             if number:
-                found[name].append(median(seen[name][-TIMED:]) * 1e6)
+                for found, values in zip((cpu, wall), zip(*seen[name][-TIMED:], strict=True), strict=True):
+                    found[name].append(median(values) * 1e6)
             last = agent.trajectory if name == "exact" else last
             agent.close()
     assert last is not None
@@ -159,9 +183,15 @@ def _rows(conversation: _Conversation, effort: Effort, *, limit: float | None, a
         raise RuntimeError(f"nothing to measure: {turns}")
     n_ids = max(turn.n_ids or 0 for turn in turns if turn is not None)
     what = f"{conversation.turns - TIMED} turns, {n_ids:,} ids{', asked on at once' if at_once else ''}"
-    more = f"on {spread(found['text']).middle:,.0f} µs; /tokenize: {n_requests} requests a turn, {seconds * 1e3:.2f} ms"
-    added = differences(found["exact"], found["text"])
-    yield at_most(f"{what}: added to the calling thread", added, limit, form=".0f", unit=" µs", more=more)
+    more = f"on {spread(cpu['text']).middle:,.0f} µs; /tokenize: {n_requests} requests a turn, {seconds * 1e3:.2f} ms"
+    whole, bare = ([one - other for one, other in zip(cpu[exact], cpu[text], strict=True)]
+                   for exact, text in (("exact", "text"), ("bare ids", "bare")))  # fmt: skip
+    yield at_most(f"{what}: added to the calling thread", spread(whole), None, form=".0f", unit=" µs", more=more)
+    yield at_most(
+        f"{what}: the same, by the clock", differences(wall["exact"], wall["text"]), None, form=".0f", unit=" µs"
+    )
+    yield at_most(f"{what}: a bare client that sends these ids", spread(bare), None, form=".0f", unit=" µs")
+    yield at_most(f"{what}: the recorder's", differences(whole, bare), limit, form=".0f", unit=" µs")
 
 
 def _wait_for_decoder() -> None:
@@ -174,7 +204,7 @@ def _wait_for_decoder() -> None:
 
 def _prepared(conversation: _Conversation) -> tuple[int, float]:
     """Has all seams tokenised and all answers made; the requests of a turn to ``/tokenize``, and their seconds."""
-    agent = _Agent(conversation, _WAYS["exact"])
+    agent = _Agent(conversation, "exact")
     for turn in range(conversation.turns):
         agent.ask(turn)
     turns = [step.exact_turn for step in agent.trajectory.steps[2:]]

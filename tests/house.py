@@ -34,10 +34,10 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (3950, 15),
-    "wire": (10750, 41),
+    "wire": (10950, 42),
     "file": (9950, 32),
-    "record": (7450, 24),
-    "clients": (6450, 23),
+    "record": (7500, 24),
+    "clients": (6500, 23),
     "process": (2750, 16),
     "train": (2850, 12),
     "integration": (750, 6),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.record.call import Refusal
-from rollout_trace.wire.engine import NO_TOP_K, lacks_top_k, value_at, wishes_for
+from rollout_trace.wire.engine import NO_TOP_K, asks_extras, lacks_top_k, value_at, wishes_for
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.lenient import loads
 from rollout_trace.wire.profiles import AUTO, PROMPT_FIELDS, added_fields
@@ -63,7 +63,8 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
     if profile is None or profile is AUTO or not (asks or wishes):
         return {}
     added = added_fields(asks or (), body)
-    if wishes is not None:
+    asks_more = wishes is not None and asks_extras(wishes)
+    if wishes is not None and asks_more:
         added.update(requested_extras(call, wishes, body))
     if _refusals and added:
         endpoint, shape = _endpoint(address, call, body), _shape(call, body)
@@ -75,7 +76,7 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
                     break
                 call.refusals[key] = refusal
                 _take_back(call, added, name)
-    if wishes is not None:
+    if asks_more:
         drop_dependent(call, added, body)
     return added
 
@@ -280,7 +281,7 @@ def refusal_of(call: Call, address: Callable[[], object], body: Mapping[str, Any
 def refuser_of(call: Call, address: Callable[[], object], body: Mapping[str, Any], name: str) -> Callable[[str], None]:
     """Returns what remembers a field as refused for requests like this one."""
     # Its caller may change it; what it holds is looked at only if it comes to that.
-    kept = dict(body)
+    kept = {**body}
 
     def refuse(message: str) -> None:
         key = _endpoint(address, call, kept), _shape(call, kept), name

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -20,6 +20,7 @@ from rollout_trace._threads import lock_for
 from rollout_trace.clients import ask
 from rollout_trace.clients.detect import NO_CONNECTION, NO_REPLY, POOL_PATIENCE, Inquiry, Reply
 from rollout_trace.data.exact_turn import ExactTurn
+from rollout_trace.data.model import new_exact_turn
 from rollout_trace.record.log import StepLog
 from rollout_trace.wire.chat_messages import tool_of
 from rollout_trace.wire.chat_template import tokenizer_at
@@ -29,19 +30,19 @@ from rollout_trace.wire.exact_turns import (
     ByText,
     Render,
     Rendering,
+    Seam,
+    SeamIds,
     Seams,
     check_request,
     check_turn,
     prompt_of,
-    seam_ids,
 )
 from rollout_trace.wire.profiles import PROMPT_FIELDS
 from rollout_trace.wire.protocols import record_of
-from rollout_trace.wire.turn_index import TEMPLATE_FIELDS, written
+from rollout_trace.wire.turn import TEMPLATE_FIELDS
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
-    from rollout_trace.wire.turn_index import Found, Ids
 
 PATIENCE = 5.0
 """Seconds that all requests of a call to the server's tokenizer may take."""
@@ -53,15 +54,17 @@ _SERVERS = 64
 _seams: OrderedDict[tuple[str, str], Seams] = OrderedDict()
 _lock = lock_for(__name__)
 
-Asking = Generator[Inquiry, Reply, "tuple[str, list[bytes]] | None"]
-"""Yields requests to the server, takes its replies, and returns the field to add: its name, and it as a member of a
-JSON object, in pieces. None where the call goes out as text."""
+Field: TypeAlias = tuple[str, Sequence[bytes | memoryview]]
+"""The field to add: its name, and it as a member of a JSON object, in pieces."""
+Asking = Generator[Inquiry, Reply, "Field | None"]
+"""Yields requests to the server, takes its replies, and returns the field; None where the call goes out as text."""
+_ENGINES = frozenset(engine for engine, _ in PROMPT_FIELDS)
 
 
-def exact_turn(call: Call, address: Callable[[], object], body: Mapping[str, Any]) -> Asking:
-    """Returns the field with the ids of a call's prompt.
+def exact_turn(call: Call, address: Callable[[], object], body: Mapping[str, Any]) -> Field | Asking | None:
+    """Returns the field with the ids of a call's prompt; where the server is to be asked first, what asks it.
 
-    Sets ``call.exact_turn``, save for the first turn of a conversation.
+    None where the call goes out as text. Sets ``call.exact_turn``, save for the first turn of a conversation.
 
     Args:
         call: it has been placed in its trajectory.
@@ -74,20 +77,38 @@ def exact_turn(call: Call, address: Callable[[], object], body: Mapping[str, Any
     if not isinstance(log, StepLog) or log.is_bounded or profile is None:
         return None
     wishes = call.settings.wishes
-    is_known = any(engine == profile.name for engine, _ in PROMPT_FIELDS)
-    if wishes is not None and wishes.name != profile.name and not is_known:
+    if wishes is not None and wishes.name != profile.name and profile.name not in _ENGINES:
         # A provider's API beside the server that was named, or what was detected.
         return None
-    timer = _Timer()
     try:
-        return (yield from _by_ids(call, log, str(address()), body, timer))
-    except ByText as text:
-        call.exact_turn = ExactTurn(
-            reason=text.reason, detail=text.detail, message=text.message, n_requests=timer.count, seconds=timer.seconds
-        )
+        return _by_ids(call, log, _text_of(address()), body)
     except Exception as error:
-        has_failed(call, error)
+        _goes_as_text(call, error, _Timer())
     return None
+
+
+def _goes_as_text(call: Call, why: Exception, timer: _Timer) -> None:
+    if not isinstance(why, ByText):
+        has_failed(call, why)
+        return
+    call.exact_turn = ExactTurn(
+        reason=why.reason, detail=why.detail, message=why.message, n_requests=timer.count, seconds=timer.seconds
+    )
+
+
+_addresses: dict[int, tuple[object, str]] = {}
+
+
+def _text_of(address: object) -> str:
+    """The text of an address: those of httpx, which do not change, put it together anew each time."""
+    if isinstance(address, str):
+        return address
+    kept = _addresses.get(id(address))
+    if kept is None or kept[0] is not address:
+        if len(_addresses) >= _SERVERS:
+            _addresses.clear()
+        kept = _addresses[id(address)] = address, str(address)
+    return kept[1]
 
 
 def has_failed(call: Call, error: Exception) -> None:
@@ -99,7 +120,7 @@ def has_failed(call: Call, error: Exception) -> None:
     guard.failed("exact_turn", None, error)
 
 
-def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any], timer: _Timer) -> Asking:
+def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any]) -> Field | Asking | None:
     profile, wishes = call.profile, call.settings.wishes
     assert profile is not None
     assert wishes is not None
@@ -111,10 +132,11 @@ def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any], time
         raise ByText("running", "the call whose answer it continues has not ended: nobody has closed its stream.")
     if found.changed is not None:
         raise ByText("history_changed", f"message {found.changed} is not as it was recorded.", found.changed)
-    if found.turn is None:
+    turn = found.turn
+    if turn is None:
         return None
     field = check_request(body, profile.name, call.protocol)
-    ids = check_turn(found.turn, call.protocol, server, body, tools)
+    ids = check_turn(turn, call.protocol, server, body, tools)
     if found.is_ambiguous:
         raise ByText(
             "ambiguous", "several steps were asked and answered so, with other ids; nothing tells which it is."
@@ -129,34 +151,44 @@ def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any], time
     refused = ask.refusal_of(call, lambda: server, body, outer)
     if refused is not None:
         raise ByText("refused", refused.message)
-    seam = yield from _seam(call, found, ids, server, body, tools, timer)
-    call.on_ids_not_served = ask.refuser_of(call, lambda: server, body, outer)
-    n_ids = ids.length + len(seam)
-    call.exact_turn = ExactTurn(step_id=found.turn.step.id, n_ids=n_ids, n_requests=timer.count, seconds=timer.seconds)
-    begin, end = (f'"{outer}":{{"{inner}":[', b"]}") if inner else (f'"{outer}":[', b"]")
-    return outer, [begin.encode(), *ids.texts(), *((b",", written(seam)) if seam else ()), end]
 
+    def finish(seam: SeamIds, timer: _Timer) -> Field:
+        call.on_ids_not_served = ask.refuser_of(call, lambda: server, body, outer)
+        call.exact_turn = new_exact_turn(
+            step_id=turn.step.id, n_ids=ids.length + seam.length, n_requests=timer.count, seconds=timer.seconds
+        )
+        begin, end = (f'"{outer}":{{"{inner}":[', b"]}") if inner else (f'"{outer}":[', b"]")
+        return outer, (begin.encode(), *ids.texts(), seam.text, end)
 
-def _seam(
-    call: Call, found: Found, ids: Ids, server: str, body: Mapping[str, Any], tools: Any, timer: _Timer
-) -> Generator[Inquiry, Reply, Sequence[int]]:
-    """The ids of the prompt behind those of the turn: by the tokenizer of this process, or the server's."""
-    wishes = call.settings.wishes
-    own = None if wishes is None or wishes.tokenizer is None else str(wishes.tokenizer)
-    url = tokenize_url(server, call.protocol) if own is None else own
-    settings = {name: body[name] for name in TEMPLATE_FIELDS if body.get(name) is not None}
-    if own is not None and "chat_template" in settings:
+    # By the tokenizer of this process, or the server's.
+    own = None if wishes.tokenizer is None else str(wishes.tokenizer)
+    if own is not None and body.get("chat_template") is not None:
         raise ByText("tokenizer", "the request has a chat_template of its own, which the tokenizer does not know.")
+    url = tokenize_url(server, call.protocol) if own is None else own
     seams = _seams_of(url, str(body.get("model")))
     seams.check(url)
-    rendering = seam_ids(found, ids, seams)
+    seam = Seam(found, turn, ids, seams)
+    known = seam.known()
+    if known is not None:
+        return finish(known, _NOTHING_ASKED)
+    settings = {name: body[name] for name in TEMPLATE_FIELDS if body.get(name) is not None}
     if own is not None:
-        return _rendered_here(rendering, own, tools, settings)
+        return finish(_rendered_here(seam.rendering(), own, tools, settings), _NOTHING_ASKED)
+    timer = _Timer()
+    return _asked(call, _rendered(seam.rendering(), seams, url, body, tools, settings, timer), timer, finish)
+
+
+def _asked(
+    call: Call,
+    rendered: Generator[Inquiry, Reply, SeamIds],
+    timer: _Timer,
+    finish: Callable[[SeamIds, _Timer], Field],
+) -> Asking:
     try:
-        return (yield from _rendered(rendering, seams, url, body, tools, settings, timer))
-    except _NoTokenizer as failure:
-        seams.fail(url, failure)
-        raise
+        return finish((yield from rendered), timer)
+    except Exception as error:
+        _goes_as_text(call, error, timer)
+    return None
 
 
 class _Timer:
@@ -169,6 +201,9 @@ class _Timer:
         self.seconds = 0.0
 
 
+_NOTHING_ASKED = _Timer()
+
+
 def _rendered(
     rendering: Rendering,
     seams: Seams,
@@ -177,7 +212,7 @@ def _rendered(
     tools: Any,
     settings: Mapping[str, Any],
     timer: _Timer,
-) -> Generator[Inquiry, Reply, Sequence[int]]:
+) -> Generator[Inquiry, Reply, SeamIds]:
     try:
         render = next(rendering)
         deadline = time.monotonic() + PATIENCE
@@ -200,11 +235,14 @@ def _rendered(
             else:
                 render = rendering.send(ids)
     except StopIteration as stop:
-        found: Sequence[int] = stop.value
+        found: SeamIds = stop.value
         return found
+    except _NoTokenizer as failure:
+        seams.fail(url, failure)
+        raise
 
 
-def _rendered_here(rendering: Rendering, source: str, tools: Any, settings: Mapping[str, Any]) -> Sequence[int]:
+def _rendered_here(rendering: Rendering, source: str, tools: Any, settings: Mapping[str, Any]) -> SeamIds:
     """The ids of a seam by a tokenizer in this process."""
     ids_of, arguments = tokenizer_at(source), settings.get("chat_template_kwargs") or {}
     asked = [one for tool in tools or () if (one := tool_of(tool, None)) is not None] or None
@@ -218,7 +256,7 @@ def _rendered_here(rendering: Rendering, source: str, tools: Any, settings: Mapp
             else:
                 render = rendering.send(ids)
     except StopIteration as stop:
-        found: Sequence[int] = stop.value
+        found: SeamIds = stop.value
         return found
 
 
@@ -295,4 +333,4 @@ def was_dropped(call: Call, remaining: Mapping[str, Any], message: str) -> None:
         call.exact_turn = replace(turn, step_id=None, n_ids=None, reason="refused", detail=message)
 
 
-__all__ = ["Asking", "exact_turn", "has_failed", "tokenize_url", "was_dropped"]
+__all__ = ["Asking", "Field", "exact_turn", "has_failed", "tokenize_url", "was_dropped"]

@@ -21,7 +21,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 from rollout_trace import credentials, guard
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from rollout_trace.clients.detect import Inquiry, Reply
-    from rollout_trace.clients.exact_turns import Asking
+    from rollout_trace.clients.exact_turns import Asking, Field
     from rollout_trace.record.settings import Settings
 
 P = ParamSpec("P")
@@ -191,6 +192,14 @@ def failed(
     ended(call)
 
 
+@cache
+def _exact_turns() -> ModuleType:
+    # Imported on use: few programs ask for it.
+    from rollout_trace.clients import exact_turns
+
+    return exact_turns
+
+
 _IDS: Final[Mapping[str, bool]] = {"prompt_token_ids": True}
 """Stands for the ids of a prompt among the added fields."""
 
@@ -296,25 +305,26 @@ class Exchange:
         ``ask`` makes a request to the server; what it raises counts as no reply.
         """
         try:
-            self._add_ids(drive(self._asking(), ask))
+            field = self._ids_field()
+            self._add_ids(field if field is None or isinstance(field, tuple) else drive(field, ask))
         except Exception as error:
             guard.failed("exact_turn", self.call, error)
 
     async def send_ids_async(self, ask: Callable[[Inquiry], Awaitable[Reply]]) -> None:
         """``send_ids`` for an async client."""
         try:
-            self._add_ids(await drive_async(self._asking(), ask))
+            field = self._ids_field()
+            self._add_ids(field if field is None or isinstance(field, tuple) else await drive_async(field, ask))
         except Exception as error:
             guard.failed("exact_turn", self.call, error)
 
-    def _asking(self) -> Asking:
+    def _ids_field(self) -> Field | Asking | None:
         assert self.call is not None
-        # Imported on use: few programs ask for it.
-        from rollout_trace.clients.exact_turns import exact_turn
+        field: Field | Asking | None
+        field = _exact_turns().exact_turn(self.call, self._address, self._caller_body() or {})
+        return field
 
-        return exact_turn(self.call, self._address, self._caller_body() or {})
-
-    def _add_ids(self, field: tuple[str, list[bytes]] | None) -> None:
+    def _add_ids(self, field: Field | None) -> None:
         if field is not None and self.call is not None:
             name, self.call.ids_field = field
             self._added = {**self._added, name: _IDS}
@@ -385,7 +395,7 @@ def record_head(call: Call | None, response: Any) -> None:
 _is_empty = re.compile(rb"\s*\{\s*\}").fullmatch
 
 
-def with_member(content: bytes, member: Iterable[bytes]) -> bytes:
+def with_member(content: bytes, member: Iterable[bytes | memoryview]) -> bytes:
     """A JSON object as bytes with a further member, in pieces, before its last brace; no other byte changes.
 
     Raises:

@@ -463,6 +463,7 @@ def maker(kind: type[T], **defaults: Any) -> Callable[..., T]:
 
 new_completion = maker(Completion)
 new_usage = maker(Usage)
+new_exact_turn = maker(ExactTurn)
 new_attempt = maker(Attempt)
 """``duration`` must be rounded."""
 _new_step = maker(Step, _sealed=True)

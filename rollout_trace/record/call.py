@@ -12,7 +12,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -164,7 +164,7 @@ class Call:
         """The log it belongs to; None before it is in one, and once its trajectory has closed."""
         self.exact_turn: ExactTurn | None = None
         """How its prompt is sent, where exact turns are wished for and it continues an earlier step."""
-        self.ids_field: list[bytes] | None = None
+        self.ids_field: Sequence[bytes | memoryview] | None = None
         """The field with the ids of its prompt, as pieces of a member of a JSON object: put into the body as it goes
         out."""
         self.on_ids_not_served: Callable[[str], None] | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rollout_trace.record.journal import TrajectoryJournal
-    from rollout_trace.wire.turn_index import Found, TurnIndex
+    from rollout_trace.wire.turn_index import Asked, Found, TurnIndex
 
 
 _ended = attrgetter("ended")
@@ -61,10 +61,10 @@ class StepLog:
         self._turns: TurnIndex | None = None
         self._n_seen = 0
         """Number of calls that were looked at for ``_turns``."""
-        self._asked: dict[Call, tuple[str, Sequence[Any]]] = {}
+        self._asked: dict[Call, tuple[str, Asked]] = {}
         """Address and messages of calls that may be continued, until they are in ``_turns``."""
-        self._not_indexed: list[Call] = []
-        """Calls that were looked at and had not ended."""
+        self._not_indexed: dict[Call, None] = {}
+        """Calls that were looked at, and are not in ``_turns``."""
         # Its own: a call that begins takes `_lock`, and must not wait for another one's long history.
         self._turns_lock = threading.RLock()
         self._largest_request = 0
@@ -189,40 +189,49 @@ class StepLog:
 
         True where it is none, and the request continues a call that has not ended.
         """
-        # Imported on use: only exact turns ask.
-        from rollout_trace.wire.turn_index import TurnIndex
-
         with self._turns_lock:
-            turns = self._turns = self._turns or TurnIndex()
+            turns = self._turns
+            if turns is None:
+                # Imported on use: only exact turns ask.
+                from rollout_trace.wire.turn_index import TurnIndex
+
+                turns = self._turns = TurnIndex()
             # Looked at once each, when they have ended: a long agent's are many.
-            waiting = [*self._not_indexed, *self._calls[self._n_seen :]]
-            self._n_seen += len(waiting) - len(self._not_indexed)
-            for one in waiting:
-                # Its reader stopped at the last event, and has yet to close it: all is there.
-                if one.ended is None and one is not call and one.has_last_event():
-                    end(one)
-            self._not_indexed = [one for one in waiting if one.ended is None]
-            for one in waiting:
-                if one.ended is not None:
-                    guard.run_all("exact_turn", partial(self._add_turns, one))
+            waiting, begun = self._not_indexed, self._calls[self._n_seen :]
+            self._n_seen += len(begun)
+            waiting.update(dict.fromkeys(begun))
+            has_others = len(waiting) > 1 or call not in waiting
+            if has_others:
+                self._add_ended(call)
             found, asked = turns.find(call.protocol, messages)
             self._asked[call] = server, asked
             turn = None if found.changed is not None else found.turn
             known = 0 if turn is None else turn.n_messages
-            return found, self._answers_running(call, messages, known)
+            return found, has_others and self._answers_running(call, messages, known)
 
     def prepare(self, call: Call) -> None:
         """Decodes a call whose trajectory has exact turns, and compares it, before the next one needs it."""
         decode(call)
         with self._turns_lock:
+            self._not_indexed.pop(call, None)
             self._add_turns(call)
+
+    def _add_ended(self, call: Call) -> None:
+        """Adds the calls that have ended to the turns, before ``call`` is looked for among them."""
+        for one in [*self._not_indexed]:
+            # Its reader stopped at the last event, and has yet to close it: all is there.
+            if one.ended is None and one is not call and one.has_last_event():
+                end(one)
+        for one in [*self._not_indexed]:
+            if one.ended is not None and self._not_indexed.pop(one, True) is None:
+                guard.run_all("exact_turn", partial(self._add_turns, one))
 
     def _add_turns(self, call: Call) -> None:
         # Looked at once: a trajectory that closes drops it.
         turns = self._turns
         if turns is not None:
             steps = self._steps_of(call) if call.steps is None else call.steps
-            server, asked = self._asked.pop(call, (None, ()))
+            server, asked = self._asked.pop(call, (None, None))
             turns.add(steps, server, asked)
 
     def _answers_running(self, call: Call, messages: Sequence[Any], known: int) -> bool:
@@ -234,7 +243,7 @@ class StepLog:
         others = [one for one in self._not_indexed if one is not call and one in self._asked]
         running = [self._asked[one][1] for one in others if not known or one.has_finished()]
         return any(
-            known <= len(one) < len(messages) and messages[: len(one)] == one and is_from_assistant(messages[len(one)])
+            known <= len(one) < len(messages) and is_from_assistant(messages[len(one)]) and one.begins(messages)
             for one in running
         )
 
@@ -270,7 +279,7 @@ class StepLog:
             # None, marks the call as decoded.
             call.log, call.steps = None, []
         frames, self.frames, self.model_frames = self.frames, [], []
-        self._turns, self._not_indexed, self._asked = None, [], {}
+        self._turns, self._not_indexed, self._asked = None, {}, {}
         self._reported.clear()
         guard.run_all("frame", *(frame.forget for frame in frames))
 

@@ -117,6 +117,16 @@ def resolve(engine: str | Engine | None) -> tuple[EngineProfile | None, Engine |
     return profile(engine.name), None if engine == Engine(engine.name) else engine
 
 
+def asks_extras(options: Engine) -> bool:
+    """Whether an option is set that is about what answers hold."""
+    return bool(
+        options.prompt_logprobs is not None
+        or options.top_logprobs is not None
+        or options.routed_experts
+        or options.sampling_mask
+    )
+
+
 def _check_tokenizer(value: Any) -> None:
     if not isinstance(value, (str, PathLike)):
         raise TypeError(f"Engine(tokenizer={value!r:.80}): expected the path of a folder with tokenizer.json.")

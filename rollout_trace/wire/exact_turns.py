@@ -22,7 +22,8 @@ from rollout_trace.data.exact_turn import Reason
 from rollout_trace.wire.message_key import calls_in, plain
 from rollout_trace.wire.profiles import PROMPT_FIELDS
 from rollout_trace.wire.protocols import record_of
-from rollout_trace.wire.turn_index import COMPARED_FIELDS, Found, Ids, Turn, is_cut
+from rollout_trace.wire.turn import COMPARED_FIELDS, Ids, Turn, written
+from rollout_trace.wire.turn_index import Found
 
 _NOT_BY_IDS: Final = {
     "documents": "the tokenizer is not given them as the chat endpoint gives them",
@@ -74,8 +75,16 @@ class Render:
     """Whether the beginning of an answer follows them."""
 
 
-Rendering = Generator[Render, Sequence[int], "tuple[int, ...]"]
-"""Yields what is to be rendered, takes its ids, and returns ids."""
+class SeamIds(NamedTuple):
+    """The ids of a seam."""
+
+    length: int
+    text: bytes
+    """As JSON writes them, each behind a comma."""
+
+
+Rendering = Generator[Render, Sequence[int], SeamIds]
+"""Yields what is to be rendered, takes its ids, and returns those of the seam."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +95,8 @@ class _Ending:
     """Ids up to the end of what the stand-in says."""
     tail: tuple[int, ...]
     """Ids behind it, of the end of the turn and of the message after it."""
-    opening: tuple[int, ...]
-    """Ids of the beginning of an answer behind that."""
+    opening: bytes
+    """Ids of the beginning of an answer behind that, as JSON writes them, each behind a comma."""
 
 
 class Seams:
@@ -99,7 +108,7 @@ class Seams:
     def get(self, key: Hashable) -> Any:
         """What was kept under a key, or None."""
         value = self._kept.get(key)
-        if value is not None:
+        if value is not None and len(self._kept) > _MOST_SEAMS // 2:
             with suppress(KeyError):  # Another thread has dropped it.
                 self._kept.move_to_end(key)
         return value
@@ -158,8 +167,9 @@ def prompt_of(protocol: str, body: Mapping[str, Any]) -> tuple[list[Any] | None,
     if not isinstance(messages, (list, tuple)):
         return None, None
     system = None if layout.system is None else body.get(layout.system)
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, *messages], body.get("tools")
+    if system is not None:
+        messages = [{"role": "system", "content": system}, *messages]
+    return messages if type(messages) is list else [*messages], body.get("tools")
 
 
 def check_turn(turn: Turn, protocol: str, server: str, body: Mapping[str, Any], tools: Any) -> Ids:
@@ -168,83 +178,89 @@ def check_turn(turn: Turn, protocol: str, server: str, body: Mapping[str, Any], 
     Raises:
         ByText: they do not.
     """
-    step = turn.step
     if turn.server != server:
         raise ByText("settings_changed", "the earlier call was made to another server.")
-    if step.protocol != protocol:
-        raise ByText("settings_changed", f"the earlier call was one of {step.protocol}.")
-    if body.get("model") != step.model:
-        raise ByText("settings_changed", f"the request names the model {body.get('model')!r}, not {step.model!r}.")
+    if turn.protocol != protocol:
+        raise ByText("settings_changed", f"the earlier call was one of {turn.protocol}.")
+    if body.get("model") != turn.model:
+        raise ByText("settings_changed", f"the request names the model {body.get('model')!r}, not {turn.model!r}.")
     if (tools or None) != turn.tools:
         raise ByText("settings_changed", "the tools are not those of the earlier call.")
     for name in COMPARED_FIELDS if turn.fields or not body.keys().isdisjoint(COMPARED_FIELDS) else ():
         if (body.get(name) or None) != turn.fields.get(name):
             raise ByText("settings_changed", f"{name} is not that of the earlier call.")
     if turn.ids is None:
-        raise ByText("no_ids", f"the step {step.id}, which the request continues, has no ids of prompt and completion.")
+        named = f"the step {turn.step.id}, which the request continues,"
+        raise ByText("no_ids", f"{named} has no ids of prompt and completion.")
     return turn.ids
 
 
-def seam_ids(found: Found, ids: Ids, seams: Seams) -> Rendering:
-    """Renders the seam behind a turn: the ids of the prompt that follow those of the turn.
+class Seam:
+    """What is rendered behind a completion: what was added to it, its end of turn, the new messages.
 
     Args:
-        found: the turn that is continued, which has passed ``check_turn``, and what follows it.
+        found: what is continued, and what follows it.
+        turn: that of ``found``, which has passed ``check_turn``.
         ids: of the turn.
         seams: what was rendered before.
-
-    Raises:
-        ByText: the template does not fit.
     """
-    assert found.turn is not None
-    behind = _Seam(found, found.turn, seams)
-    yield from behind.check()
-    return (yield from behind.ids(ids.last, is_cut(found.turn.step)))
 
+    def __init__(self, found: Found, turn: Turn, ids: Ids, seams: Seams) -> None:
+        answer, calls = found.answer, calls_in(found.answer) if found.answer.get("tool_calls") else ()
+        names = tuple([str(name) for name, _, _ in calls])
+        self._kind = _Kind(bool(answer.get("content")) or not names, names, turn.leads)
+        self._call_ids = tuple([str(one) for _, _, one in calls])
+        self._found, self._turn, self._last = found, turn, ids.last
+        self._settings, self._seams = turn.settings, seams
+        new = plain(found.new)
+        new = new if len(new) <= _LONG else blake2b(new, digest_size=16).digest()
+        self._key = (self._settings, self._kind, self._call_ids, found.added, ids.last, turn.is_cut, new)
 
-class _Seam:
-    """What is rendered behind a completion: what was added to it, its end of turn, the new messages."""
+    def known(self) -> SeamIds | None:
+        """Returns the seam where all of it was rendered before.
 
-    def __init__(self, found: Found, turn: Turn, seams: Seams) -> None:
-        calls = calls_in(found.answer)
-        names = tuple(str(name) for name, _, _ in calls)
-        self._kind = _Kind(bool(found.answer.get("content")) or not names, names, turn.leads)
-        self._call_ids = tuple(str(one) for _, _, one in calls)
-        self._found, self._turn, self._settings, self._seams = found, turn, turn.settings, seams
+        Raises:
+            ByText: the template does not fit.
+        """
+        of_text: _Ending | None = self._seams.get((self._settings, self._kind.of_text, None))
+        if of_text is None:
+            return None
+        self._check(of_text)
+        kept: SeamIds | None = self._seams.get(self._key)
+        return kept
 
-    def check(self) -> Generator[Render, Sequence[int], None]:
+    def rendering(self) -> Rendering:
+        """Renders what is not known.
+
+        Raises:
+            ByText: the template does not fit.
+        """
+        self._check((yield from self._ending(self._kind.of_text)))
+        self._seams.check(self._key)
+        try:
+            ending, rest = yield from self._rest()
+            begin = 0 if self._found.added else (yield from self._begin(rest, ending, self._last, self._turn.is_cut))
+        except ByText as failure:
+            self._seams.fail(self._key, failure)
+            raise
+        found = SeamIds(len(rest) - begin, _behind_commas(rest[begin:]))
+        if found.length <= _LONG:
+            self._seams.keep(self._key, found)
+        return found
+
+    def _check(self, of_text: _Ending) -> None:
         """Checks that the earlier prompt begins its answer as the stand-in does, which has the calls of all results.
 
         Some templates look far back: for ``/no_think`` in the system prompt, for the name of a result's tool.
         """
-        answered = {str(one["tool_call_id"]) for one in self._found.new if one.get("tool_call_id") is not None}
-        if not answered.issubset(self._call_ids):
-            raise ByText("template", "a result is of a call that is not in the last answer.")
-        of_text = yield from self._ending(self._kind.of_text)
+        for one in self._found.new:
+            if one.get("tool_call_id") is not None and str(one["tool_call_id"]) not in self._call_ids:
+                raise ByText("template", "a result is of a call that is not in the last answer.")
         opening = of_text.opening
         if self._turn.is_behind_results:
             opening = self._seams.get((self._settings, self._kind.leads, "behind results")) or opening
-        end = self._turn.prompt_end
-        if end is None or end[len(end) - len(opening) :].tolist() != [*opening]:
+        if not self._turn.prompt_end.endswith(opening):
             raise ByText("template", _FAR_BACK)
-
-    def ids(self, last: int, is_cut: bool) -> Rendering:
-        """The ids behind a completion that ends with an id, or is cut."""
-        new = blake2b(plain(self._found.new), digest_size=16).digest()
-        key = (self._settings, self._kind, self._call_ids, self._found.added, last, is_cut, new)
-        kept: tuple[int, ...] | None = self._seams.get(key)
-        if kept is not None:
-            return kept
-        self._seams.check(key)
-        try:
-            ending, rest = yield from self._rest()
-            begin = 0 if self._found.added else (yield from self._begin(rest, ending, last, is_cut))
-        except ByText as failure:
-            self._seams.fail(key, failure)
-            raise
-        if len(rest) - begin <= _LONG:
-            self._seams.keep(key, rest[begin:])
-        return rest[begin:]
 
     def _rest(self) -> Generator[Render, Sequence[int], tuple[_Ending, tuple[int, ...]]]:
         """How a history of this kind ends, and what is rendered behind its stand-in."""
@@ -318,7 +334,7 @@ def _learnt(kind: _Kind, ids: tuple[str, ...] | None) -> Generator[Render, Seque
     if end is None:
         # The second time it was rendered otherwise: some templates number the rounds.
         raise ByText("template", _FAR_BACK)
-    return _Ending(tuple(one[: len(one) - n_tail]), tuple(tail), tuple(longer[end:]))
+    return _Ending(tuple(one[: len(one) - n_tail]), tuple(tail), _behind_commas(longer[end:]))
 
 
 _LOOKS_BACK: Final = "the template renders earlier messages by what comes after them."
@@ -362,11 +378,14 @@ def _reply(ids: Sequence[str]) -> list[dict[str, Any]]:
     return results or [{"role": "user", "content": "w"}]
 
 
+def _behind_commas(ids: Sequence[int]) -> bytes:
+    return b",%b" % written(ids) if ids else b""
+
+
 def _common(one: Sequence[int], two: Sequence[int]) -> int:
     """Length of the common beginning."""
     pairs = zip(one, two, strict=False)
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(two)))
 
 
-__all__ = ["ByText", "Render", "Rendering", "Seams", "check_request", "check_turn",
-           "prompt_of", "seam_ids"]  # fmt: skip
+__all__ = ["ByText", "Render", "Rendering", "Seam", "SeamIds", "Seams", "check_request", "check_turn", "prompt_of"]

@@ -1,7 +1,7 @@
-"""What counts as the same message: ``message_key`` says it. And what a message holds.
+"""What counts as the same message: ``message_key`` says it, of an answer ``unpadded``. And what a message holds.
 
 Frameworks send an answer back in a shape of their own: without its reasoning, with ``null`` for no text, with the keys
-of its arguments in another order.
+of its arguments in another order, without white space around its text.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ _REASONING = ("thinking", "redacted_thinking", "reasoning")
 _TEXTS = ("text", "input_text", "output_text", "refusal", *_REASONING)
 _ITEMS = ("message", "reasoning", "function_call", "custom_tool_call", "function_call_output",
           "custom_tool_call_output", "tool_use", "tool_result")  # fmt: skip
+_sorted = msgspec.json.Encoder(order="sorted", enc_hook=str).encode
 _ROLES = {role: f'"{role}"'.encode() for role in ("system", "developer", "user", "assistant", "tool")}
 
 Message = Mapping[str, Any]
+AnswerKey = tuple[bytes, Hashable, bytes | None, bytes | None]
+"""Role, text, calls, and all other fields that are set."""
 
 
 def message_key(message: Any) -> Hashable:
@@ -31,21 +34,33 @@ def message_key(message: Any) -> Hashable:
     Compared are role, text, reasoning, tool calls (kind, name and arguments, these by their values) and all other
     fields that are set. No text is ``None``, ``""`` or a list without parts; a text is the list of that one part. Not
     compared are the ids of an answer's calls, and what no prompt holds: annotations, signatures, marks of caches.
+
+    An answer that was sampled may come back without its reasoning, its name and the white space around its text:
+    ``answer_key`` and ``unpadded``. In all other messages, and inside of it, white space counts.
     """
-    if not isinstance(message, Mapping):
+    if type(message) is not dict and not isinstance(message, Mapping):
         return plain(message)
+    said, role = message.get("content"), message.get("role")
+    if len(message) == 2 and type(said) is str and type(role) is str and (who := _ROLES.get(role)) is not None:
+        # What most are, and a key is made of each message that is new.
+        return None, None, (who, said or None, None, None)
     name = message.get("name")
     return reasoning_key(message), plain(name) if name else None, answer_key(message)
 
 
-def answer_key(message: Message) -> Hashable:
+def answer_key(message: Message) -> AnswerKey:
     """The key without reasoning, which frameworks may leave out, and name, which LangGraph adds to answers."""
     calls = [(_kind_of(call), name, _arguments(text)) for call, (name, text, _) in _named(message)]
     rest = {name: value for name, value in message.items() if name not in _UNREAD and _is_set(value)}
     role, said = message.get("role"), content_key(message.get("content"))
     who = (_ROLES.get(role) if type(role) is str else None) or plain(role)
-    # Most have neither calls nor other fields, and a key is made of each message that is new.
     return who, said, plain(calls) if calls else None, plain(rest) if rest else None
+
+
+def unpadded(key: AnswerKey) -> AnswerKey:
+    """An answer's key without the white space around its text: smolagents strips answers, many do beside calls."""
+    who, said, calls, rest = key
+    return (who, said.strip() or None, calls, rest) if isinstance(said, str) else key
 
 
 def reasoning_key(message: Message) -> Hashable:
@@ -103,7 +118,10 @@ def _text(part: Any) -> str | None:
 
 def has_media(items: Sequence[Any]) -> bool:
     """Whether messages or items, as they were sent, hold more than text: they, or a result in them."""
-    return any(map(_is_media, items))
+    # Nearly all are a role and a text.
+    others = [one for one in items if not (
+        type(one) is dict and len(one) == 2 and "role" in one and type(one.get("content")) is str)]  # fmt: skip
+    return bool(others) and any(map(_is_media, others))
 
 
 def _is_media(item: Any) -> bool:
@@ -136,7 +154,7 @@ def _arguments(value: Any) -> Any:
 def plain(value: Any) -> bytes:
     """Returns bytes that are equal for equal values; for what has no JSON, those of its ``repr``. Never raises."""
     try:
-        return msgspec.json.encode(value, order="sorted", enc_hook=str)
+        return _sorted(value)
     except Exception:  # Half a surrogate pair, a hundred thousand brackets, a class of the user's.
         try:
             return repr(value).encode("utf-8", "surrogatepass")
@@ -144,4 +162,5 @@ def plain(value: Any) -> bytes:
             return f"{type(value)} {id(value)}".encode()
 
 
-__all__ = ["Message", "answer_key", "calls_in", "content_key", "has_media", "message_key", "plain", "reasoning_key"]
+__all__ = ["AnswerKey", "Message", "answer_key", "calls_in", "content_key", "has_media", "message_key", "plain",
+           "reasoning_key", "unpadded"]  # fmt: skip

@@ -65,13 +65,6 @@ def users_merged(client: Any) -> None:
     asked(client, messages, user("five"))
 
 
-def an_answer_stripped(client: Any) -> None:
-    messages: list[Any] = [USER]
-    asked(client, messages)
-    messages[-1]["content"] = messages[-1]["content"].rstrip()
-    asked(client, messages, user("two"))
-
-
 def another_role(client: Any) -> None:
     messages: list[Any] = [{"role": "system", "content": "You help."}, USER]
     asked(client, messages)
@@ -152,7 +145,6 @@ HISTORIES: dict[Agent, tuple[Any, list[str | None]]] = {
     two_that_begin_alike: (lambda request: says("hello"), [None, *["exact"] * 4]),
     a_retry_of_two_choices: (lambda request, choice, messages: says(f"hello {choice}"), ["exact"] * 6),
     users_merged: (numbered, ["exact", "history_changed", "exact"]),
-    an_answer_stripped: (lambda request: says("hello \n"), ["history_changed"]),
     a_late_result: ([TWO_CALLS, says("hello"), says("hello"), says("ok")], ["exact", "template", "exact"]),
     another_role: (numbered, ["history_changed", "exact"]),
     an_answer_in_parts: (numbered, ["exact", "history_changed"]),

@@ -16,7 +16,7 @@ from tests.amount import examples
 from .agents import ENGINE, TOKENIZER, TOOLS, check_steps, ids_of, spelled
 
 WORDS = ("hello", "world", "tool", "go on")
-ACTIONS = ("turn", "turn", "turn", "fork", "edit", "drop", "retry", "tools", "system", "cut", "two")
+ACTIONS = ("turn", "turn", "turn", "fork", "edit", "drop", "retry", "tools", "system", "cut", "two", "strip")
 
 
 def answered(request: Mapping[str, Any], choice: int, messages: Sequence[Mapping[str, Any]]) -> Reply:
@@ -27,7 +27,7 @@ def answered(request: Mapping[str, Any], choice: int, messages: Sequence[Mapping
         return Reply("I call." if at % 2 else None, [("tool", f'{{"a":  {at}}}')] * (1 + at % 2))
     if at % 7 == 0:
         return Reply(f"hello {at % 3}", (), "world and more")
-    text = f"hello world {choice or at % 3}"
+    text = f"{' ' * (at % 4 == 0)}hello world {choice or at % 3}{chr(10) * (at % 6 == 1)}"
     # Other ids for equal texts: what is taken for another's shows in the ids.
     ids = TOKENIZER.encode(text) if at % 2 else spelled(text)
     return Reply(token_ids=[*ids, TOKENIZER.eos_token_id])
@@ -59,6 +59,9 @@ class Agent:
             options["max_tokens"] = 1 + at % 6
         elif action == "two":
             options["n"] = 2
+        elif action == "strip" and isinstance(self.messages[-1].get("content"), str):
+            # Of the answer, or of what comes in its place.
+            self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"].strip()}
         self._ask(options, word, at)
         if action == "retry":
             self.messages = self.messages[: self._before]
@@ -95,7 +98,7 @@ def test_each_call_is_exact_or_says_why_not(acts: list[tuple[int, str, str, int]
                 agents[who].messages = [*agents[(who + 1) % 3].messages]
             agents[who].act(action, word, at)
     steps = trajectory.steps
-    check_steps(steps)
+    check_steps(steps, strips=True)
     for step in steps:
         assert step.status == "ok"
         has_answers = any(one["role"] == "assistant" for one in step.messages or ())
