@@ -127,6 +127,8 @@ _SEARCHED = 1 << 15
 """Bytes without a copy in which one is searched for. Less is sooner written."""
 _NEEDLE = 96
 _TRIES = 32
+_MOST = 16
+"""Arrays of a text; the longest ones."""
 _SEARCHES = 8
 
 
@@ -142,7 +144,8 @@ def arrays(text: bytes) -> list[tuple[int, int]]:
         if _has_none(text, (run + stop) // 2) or _has_none(text, (run + 3 * stop) // 4):
             found += _arrays_between(text, run * _STRIDE, min(stop * _STRIDE, len(text)))
         run = marks.find(_RUN, stop)
-    return found
+    # Of embeddings there are thousands, and each would be compared with each.
+    return found if len(found) <= _MOST else sorted(sorted(found, key=lambda one: one[0] - one[1])[:_MOST])
 
 
 def _has_none(text: bytes, mark: int) -> bool:
@@ -152,19 +155,18 @@ def _has_none(text: bytes, mark: int) -> bool:
 
 def _arrays_between(text: bytes, at: int, end: int) -> Iterator[tuple[int, int]]:
     # Several: between two there may be a name alone, which is too short to be seen. And other text before the first.
-    for _ in range(_TRIES):
-        if at >= end:
-            break
+    tries = _TRIES
+    while at < end and tries:
         quote = text.rfind(b'"', at, at + len(_RUN) * _STRIDE // 2)
         if quote >= 0:
-            at = quote + 1
+            at, tries = quote + 1, tries - 1
             continue
         opening = _OPENING.match(text, text.rfind(b'"', max(at - 2 * _STRIDE, 0), at))
         quote = text.find(b'"', at)
         quote = len(text) if quote < 0 else quote
         if opening is not None:
             yield opening.end(), quote
-        at = quote + 1
+        at, tries = quote + 1, _TRIES
 
 
 def repeated(text: bytes, base: bytes, found: Difference, own: Arrays, others: Arrays) -> Difference:

@@ -83,6 +83,14 @@ def test_long_arrays_are_found_wherever_they_stand(seed: int, gap: int, comma: b
     assert starts <= {start for start, _ in arrays(text)}
 
 
+def test_of_many_arrays_the_longest_are_taken() -> None:
+    lengths = [700 + 10 * (number * 37 % 100) for number in range(100)]
+    text = b",".join(b'{"embedding":[%b]}' % (b"0.5," * length) for length in lengths)
+    found = arrays(text)
+    assert found == sorted(found)
+    assert [end - start for start, end in found] == [4 * one + 4 for one in lengths if one >= 700 + 10 * 84]
+
+
 def test_a_long_piece_is_found_in_the_middle_of_another() -> None:
     """Where no array says where to look: something was put in at the beginning, and taken out behind it."""
     own = random.Random(3)
