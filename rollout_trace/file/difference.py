@@ -117,7 +117,7 @@ Arrays = Sequence[tuple[int, int]]
 
 _STRIDE = 64
 """One byte of so many is looked at to find arrays."""
-_RUN = b"1" * 8
+_RUN = b"1" * 16
 """Such bytes in a row make an array."""
 _MARKS = bytes(b"01"[chr(byte) in "0123456789-+.,[] nulEe"] for byte in range(256))
 _OPENING = re.compile(rb'": ?\[')

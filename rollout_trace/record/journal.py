@@ -317,7 +317,7 @@ class TrajectoryJournal:
         return (
             self._journal.redactor is not None
             or self._has_keys
-            or (call.encoding is not None and (call.attempts[-1].status or 0) >= 400)
+            or bool(call.attempts and (call.attempts[-1].status or 0) >= 400 and call.encoding is not None)
         )
 
     def _exchange(

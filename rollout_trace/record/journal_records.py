@@ -11,9 +11,11 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+import orjson
 
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.model import ErrorInfo
+from rollout_trace.file.plain import dumps
 from rollout_trace.record.call import AttemptMark, Call, Failure, Refusal
 from rollout_trace.record.settings import Settings
 from rollout_trace.wire.engine import Engine
@@ -25,10 +27,10 @@ _PLAIN = frozenset({int, float, bool, str})
 _OWN_SLOTS = frozenset(
     {"_id", "agent", "attempts", "began", "chunks", "cut", "ended", "eof", "failure", "faults", "first_byte"}
     | {"is_decompressed", "log", "profile", "protocol", "refusals", "request", "settings", "started", "steps"}
-    | {"journal_due", "journal_progress", "peeks", "exact_turn", "on_ids_not_served"}
+    | {"journal_due", "journal_progress", "peeks", "exact_turn", "on_ids_not_served", "_tail", "hides", "ids_field"}
 )
 _OTHER_SLOTS = tuple(name for kind in Call.__mro__ for name in getattr(kind, "__slots__", ()) if name not in _OWN_SLOTS)
-"""What else a call has: stored where it is a number or a text, so that a new slot needs no line here."""
+"""What else a call has, all of it numbers, texts and None: stored as it is, so that a new slot needs no line here."""
 _others = attrgetter(*_OTHER_SLOTS)
 _SETTINGS = tuple(
     item.name
@@ -37,7 +39,7 @@ _SETTINGS = tuple(
 )
 
 _latest: tuple[Settings | None, dict[str, Any]] = (None, {})
-"""The settings of the latest call, and their record."""
+"""The settings of the latest call, and what its record has of them, as JSON."""
 _WISHES = tuple(item.name for item in fields(Engine))
 
 
@@ -47,14 +49,13 @@ def head_of(call: Call) -> dict[str, Any]:
     profile, settings, latest = call.profile, call.settings, _latest
     # Made once for the calls of one client, which share their settings.
     if latest[0] is not settings:
-        record = {name: value for name in _SETTINGS if type(value := getattr(settings, name)) in _PLAIN}
-        latest = _latest = settings, record
+        latest = _latest = settings, _record_of(settings)
     head: dict[str, Any] = {
+        **latest[1],
         "call": call.id,
         "protocol": call.protocol,
         "agent": call.agent,
         "engine": None if profile is None else profile.name,
-        "settings": latest[1],
         "times": (call.started, call.began, call.first_byte, call.ended),
         "attempts": [
             (mark.started, mark.began, mark.ended, mark.status, mark.error, mark.known) for mark in call.attempts
@@ -62,18 +63,23 @@ def head_of(call: Call) -> dict[str, Any]:
         "has_request": call.request is not None,
         "is_decompressed": call.is_decompressed,
         "eof": call.eof,
-        "others": {
-            name: value for name, value in zip(_OTHER_SLOTS, _others(call), strict=True) if type(value) in _PLAIN
-        },
+        "others": dict(zip(_OTHER_SLOTS, _others(call), strict=True)),
     }
-    head.update(ends_of(call))
-    if settings.wishes is not None:
-        head["wishes"] = {name: getattr(settings.wishes, name) for name in _WISHES}
+    if call.cut is not None or call.failure is not None or call.faults or call.left_out:
+        head.update(ends_of(call))
     if call.exact_turn is not None:
         head["exact_turn"] = call.exact_turn
     if call.refusals:
         head["refusals"] = {name: refusal.message for name, refusal in call.refusals.items()}
     return head
+
+
+def _record_of(settings: Settings) -> dict[str, Any]:
+    own = {name: value for name in _SETTINGS if type(value := getattr(settings, name)) in _PLAIN}
+    record = {"settings": orjson.Fragment(dumps(own))}
+    if settings.wishes is not None:
+        record["wishes"] = orjson.Fragment(dumps({name: getattr(settings.wishes, name) for name in _WISHES}))
+    return record
 
 
 def ends_of(call: Call) -> dict[str, Any]:

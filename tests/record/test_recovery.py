@@ -21,6 +21,7 @@ from rollout_trace.clients import recorder
 from rollout_trace.file import journal as form
 from rollout_trace.file import journal as journal_files
 from rollout_trace.record import call as call_module
+from rollout_trace.record import journal_records, journal_texts
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import state_of
@@ -391,8 +392,6 @@ def test_a_file_that_was_being_made_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_base_that_was_dropped_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rollout_trace.record import journal_texts
-
     monkeypatch.setattr(journal_texts, "LIMIT", 2000)
     output = tmp_path / "out.jsonl"
     journal = Journal(output)
@@ -566,6 +565,18 @@ def test_a_call_that_found_no_room_is_written_with_the_next_one(
     (found,) = rt.recover(output)
     assert [step.status for step in recorded] == ["ok"] * 3
     assert found.steps == recorded
+
+
+def test_what_is_stored_as_it_is_are_numbers_and_texts() -> None:
+    """A slot of a call with something else has to be named in ``_OWN_SLOTS``: it would be stored as its ``repr``."""
+    call = recorder.begin(Settings(lambda method, path: None), "openai.chat")
+    assert call is not None
+    recorder.attempt(call, b"{}")
+    recorder.answered(call, 200, {"content-type": "text/event-stream"})
+    recorder.receive(call, b": heartbeat\n\n" * 100_000)
+    others = journal_records.head_of(call)["others"]
+    assert {"held", "limit"} <= others.keys()
+    assert {type(value) for value in others.values()} <= {int, float, bool, str, type(None)}
 
 
 @pytest.mark.parametrize(
