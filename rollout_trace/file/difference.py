@@ -1,7 +1,7 @@
 """Bytes as their difference from others: requests of one agent extend each other, and its answers repeat the prompt.
 
-``difference`` finds a common beginning and end, which is what requests have. ``repeated`` goes on from there, to what
-stands at other places in the two: the ids of a prompt, behind an answer that is longer or shorter than the last one.
+``difference`` finds a common beginning and end, which is what requests have. ``repeated`` and ``searched`` go on from
+there, to what stands at other places in the two: the ids of a prompt, behind an answer of another length.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _SEARCHED = 1 << 15
 """Bytes without a copy in which one is searched for. Less is sooner written."""
 _NEEDLE = 96
 _TRIES = 32
-_MOST = 16
+_MOST = 64
 """Arrays of a text; the longest ones."""
 _SEARCHES = 8
 
@@ -170,7 +170,7 @@ def _arrays_between(text: bytes, at: int, end: int) -> Iterator[tuple[int, int]]
 
 
 def repeated(text: bytes, base: bytes, found: Difference, own: Arrays, others: Arrays) -> Difference:
-    """A difference with what its middle has in common with other places of the base.
+    """A difference with what arrays in its middle have in common with arrays of the base, from their beginnings.
 
     Args:
         text: the text.
@@ -179,9 +179,8 @@ def repeated(text: bytes, base: bytes, found: Difference, own: Arrays, others: A
         own: the arrays of the text.
         others: those of the base.
     """
-    low, high = found.prefix, len(text) - found.suffix
-    copies: list[tuple[int, int, int]] = []
-    at = low
+    at, high = found.prefix, len(text) - found.suffix
+    copies: list[_Copy] = []
     for start, end in own:
         at = max(at, start)
         if at < min(end, high):
@@ -190,25 +189,50 @@ def repeated(text: bytes, base: bytes, found: Difference, own: Arrays, others: A
             if text.startswith(b",", at):
                 _add_longest(copies, text, at + 1 + text.startswith(b" ", at + 1), high, base, others)
             at = max(at, sum(copies[-1][::2])) if copies else at
-    tries, done = _SEARCHES, low
-    for start, _, length in [*copies, (high, 0, 0)]:
+    return _with(copies, text, found)
+
+
+def searched(text: bytes, base: bytes, found: Difference) -> Difference:
+    """A difference with what long pieces of its middle have in common with the base, wherever that stands in both.
+
+    Takes as long as looking through the base a few times.
+    """
+    copies: list[_Copy] = []
+    done = found.prefix
+    for literal, place, length in zip(*(found.copies[start::3] for start in range(3)), strict=True):
+        copies.append((done + literal, place, length))
+        done += literal + length
+    tries, done = _SEARCHES, found.prefix
+    for start, _, length in [*copies, (len(text) - found.suffix, 0, 0)]:
         tries = _search(copies, text, done, start, base, tries)
         done = start + length
-    parts, numbers, done = [], list[int](), low
+    return _with(copies, text, found)
+
+
+_Copy = tuple[int, int, int]
+"""Its place in the text, its place in the base, its length."""
+
+
+def _with(copies: list[_Copy], text: bytes, found: Difference) -> Difference:
+    parts, numbers, done = [], list[int](), found.prefix
     for start, place, length in sorted(copies):
         parts.append(text[done:start])
         numbers += start - done, place, length
         done = start + length
-    return Difference(found.prefix, found.suffix, b"".join((*parts, text[done:high])), tuple(numbers))
+    middle = b"".join((*parts, text[done : len(text) - found.suffix]))
+    return Difference(found.prefix, found.suffix, middle, tuple(numbers))
 
 
-def _add_longest(
-    copies: list[tuple[int, int, int]], text: bytes, at: int, high: int, base: bytes, others: Arrays
-) -> int:
+def _add_longest(copies: list[_Copy], text: bytes, at: int, high: int, base: bytes, others: Arrays) -> int:
     """Adds the longest copy that begins like an array of the base; returns its end in the text, or ``at``."""
     beginning = text[at : at + 16]
-    found = [(common_prefix(text, base, at, place), place) for place, _ in others if base.startswith(beginning, place)]
-    length, place = max(found, default=(0, 0))
+    length = place = 0
+    for start, end in others:
+        if base.startswith(beginning, start) and (found := common_prefix(text, base, at, start)) > length:
+            length, place = found, start
+            # To its end, as where a server repeats one prompt with each of many answers.
+            if found + 16 > end - start:
+                break
     length = min(length, high - at)
     if length < _SHORTEST:
         return at
@@ -216,7 +240,7 @@ def _add_longest(
     return at + length
 
 
-def _search(copies: list[tuple[int, int, int]], text: bytes, low: int, high: int, base: bytes, tries: int) -> int:
+def _search(copies: list[_Copy], text: bytes, low: int, high: int, base: bytes, tries: int) -> int:
     """Adds what both have in the middle of a long piece, and then of what is left of it; returns the tries left."""
     pieces = [(low, high)]
     while pieces and tries > 0:
@@ -226,7 +250,7 @@ def _search(copies: list[tuple[int, int, int]], text: bytes, low: int, high: int
         start = (low + high) // 2
         place, length = base.find(text[start : start + _NEEDLE]), 0
         # In vain it takes longer: all of the base is looked through.
-        tries -= 1 if place >= 0 else 2
+        tries -= 1 if place >= 0 else _SEARCHES // 2
         if place >= 0:
             length = min(common_prefix(text, base, start, place), high - start)
             before = _common_suffix(text, base, start, place, min(start - low, place))

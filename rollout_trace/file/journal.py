@@ -80,11 +80,13 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
     if size > _LARGEST or len(head) > _LARGEST:
         raise ValueError(f"a record of {size} bytes is more than a journal takes (4 GB)")
     # To copy little takes less time than to sum up and write each part.
-    first = b"".join((head, lengths, *blobs)) if size < _SMALL else head + lengths
-    body = [first] if size < _SMALL else [first, *blobs]
-    total = crc32(first)
-    for part in body[1:]:
-        total = crc32(part, total)
+    if size < _SMALL:
+        body = [b"".join((head, lengths, *blobs))]
+        total = crc32(body[0])
+    else:
+        body, total = [head + lengths, *blobs], 0
+        for part in body:
+            total = crc32(part, total)
     frame = _FRAME.pack(MAGIC, kind, len(sizes), len(head), size, total)
     return [frame + _CHECK.pack(crc32(frame)), *body]
 

@@ -13,7 +13,7 @@ from weakref import ref
 from zlib import crc32
 
 from rollout_trace._threads import renew_after_fork
-from rollout_trace.file.difference import Arrays, Difference, arrays, difference, repeated
+from rollout_trace.file.difference import Arrays, Difference, arrays, difference, repeated, searched
 from rollout_trace.file.encode import PARTS
 from rollout_trace.file.journal import STEPS, Record
 
@@ -102,6 +102,8 @@ class Bases:
             # Enough: the others are not compared.
             if len(best[0].middle) * 8 <= size:
                 break
+        if best is not None and len(best[0].middle) > _SEARCHED:
+            best = searched(text, best[1].data or b"", best[0]), best[1]
         # A reference takes some bytes itself, and makes the record depend on another one.
         if best is None or len(best[0].middle) * 4 > size * 3:
             return Part(text, is_base=True, arrays=own)
