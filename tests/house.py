@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (3950, 15),
     "wire": (10750, 41),
-    "file": (10100, 33),
+    "file": (10150, 33),
     "record": (7550, 25),
     "clients": (6450, 23),
     "process": (2750, 16),

@@ -197,6 +197,8 @@ def searched(text: bytes, base: bytes, found: Difference) -> Difference:
 
     Takes as long as looking through the base a few times.
     """
+    if len(found.middle) < _SEARCHED:
+        return found
     copies: list[_Copy] = []
     done = found.prefix
     for literal, place, length in zip(*(found.copies[start::3] for start in range(3)), strict=True):

@@ -56,8 +56,8 @@ class Part(NamedTuple):
 
     middle: bytes
     reference: tuple[int, ...] | None = None
-    """Number of the base, bytes of its beginning, bytes of its end, checksum of the whole text, then ``copies`` of its
-    ``Difference``; None: the text is whole."""
+    """Number of the base, bytes of its beginning, bytes of its end; with copies the checksum of the whole text and
+    ``copies`` of its ``Difference``. None: the text is whole."""
     is_base: bool = False
     """Whether later texts may be differences of this one."""
     replaced: _Base | None = None
@@ -93,7 +93,8 @@ class Bases:
             data = base.data
             if base.kind != kind or data is None:
                 continue
-            found = difference(text, data)
+            # Answers begin and end with little in common. What their arrays have is found from the beginnings of these.
+            found = Difference(0, 0, text) if kind == ANSWER else difference(text, data)
             if len(found.middle) > _SEARCHED:
                 own = arrays(text) if own is None else own
                 found = repeated(text, data, found, own, base.arrays(data) if own else ())
@@ -108,7 +109,9 @@ class Bases:
         if best is None or len(best[0].middle) * 4 > size * 3:
             return Part(text, is_base=True, arrays=own)
         found, base = best
-        reference = (base.number, found.prefix, found.suffix, crc32(text), *found.copies)
+        reference: tuple[int, ...] = (base.number, found.prefix, found.suffix)
+        if found.copies:
+            reference = (*reference, crc32(text), *found.copies)
         return Part(found.middle, reference, True, base if _goes_on(found, base, size) else None, own)
 
     def add(self, number: int, text: bytes, part: Part, kind: int = REQUEST) -> None:
@@ -249,5 +252,5 @@ def _whole_text(reference: list[int], middle: bytes, base: bytes | None) -> byte
         text = None if base is None else Difference(prefix, suffix, middle, tuple(more[1:])).apply(base)
     except ValueError:
         return None
-    # The first version of the format had no checksum.
+    # Without copies there is none, and in the first version of the format.
     return text if text is None or not more or crc32(text) == more[0] else None
