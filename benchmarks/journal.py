@@ -17,6 +17,7 @@ from benchmarks.report import Effort, Row, at_least, at_most, differences, ratio
 from benchmarks.timing import interleave
 from benchmarks.trajectories import LongAgent
 from rollout_trace import wire
+from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.state import state_of
 
@@ -113,18 +114,20 @@ def _recovery(output: Path, effort: Effort) -> Row:
 
 
 def _growth(output: Path, turns: int) -> Row:
-    """Bytes in the journal of a long agent, beside the bytes that are new in each turn."""
+    """Bytes in the journal of a long agent, beside its line, which has what is new in each turn."""
     agent = LongAgent(0)
     exchanges = [agent.turn() for _ in range(turns)]
     journal = Journal(output)
     client = rt.wrap_openai(sync_client(iter(exchanges)))
-    with _journaled(journal):
+    with _journaled(journal) as trajectory:
         for exchange in exchanges:
             post(client, exchange)
     journal.close()
     size = sum(path.stat().st_size for path in journal.path.iterdir())
-    answers = sum(sum(map(len, exchange.pieces)) for exchange in exchanges)
-    new = agent.distinct_text + answers
-    more = f"{size / 1e6:,.1f} MB; {agent.bytes_sent / 1e6:,.1f} MB sent and answered, {answers / 1e6:,.1f} MB answered"
-    return at_most(f"journal of an agent of {turns} turns, beside what is new", spread([size / new]), 1.1, form=".2f",
-                   unit="×", more=more)  # fmt: skip
+    line = output.with_name("line.jsonl")
+    with JSONLWriter(line) as writer:
+        writer.write(trajectory)
+    ratio = size / line.stat().st_size
+    more = f"{size / 1e6:,.1f} MB; {agent.bytes_sent / 1e6:,.1f} MB sent and answered, {agent.distinct_tokens:,} tokens"
+    return at_most(f"journal of an agent of {turns} turns, beside its line", spread([ratio]), 3, form=".2f", unit="×",
+                   more=more)  # fmt: skip

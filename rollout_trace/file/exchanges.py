@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rollout_trace import credentials, guard
 from rollout_trace.data.exchange import Exchange, Outcome
+from rollout_trace.file.difference import Difference, difference
 from rollout_trace.file.line_format import BadLine, body_bytes
-from rollout_trace.file.plain import (
-    Difference,
-    body_record,
-    difference,
-    dumps,
-    from_milliseconds,
-    milliseconds,
-    time_text,
-)
+from rollout_trace.file.plain import body_record, dumps, from_milliseconds, milliseconds, time_text
 from rollout_trace.wire.body import unpack
 
 if TYPE_CHECKING:

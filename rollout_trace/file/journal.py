@@ -28,7 +28,7 @@ from rollout_trace._version import __version__
 from rollout_trace.file import locking
 from rollout_trace.file.plain import dumps, loads
 
-VERSION = 1
+VERSION = 2
 """Of the format. A reader reads every version up to its own; within one, unknown kinds and fields are skipped."""
 MAGIC = b"\xf1RTJ"
 """Begins each record. Its first byte cannot follow in UTF-8 as it does here, so it is in no text."""
@@ -80,10 +80,13 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
     if size > _LARGEST or len(head) > _LARGEST:
         raise ValueError(f"a record of {size} bytes is more than a journal takes (4 GB)")
     # To copy little takes less time than to sum up and write each part.
-    body = [b"".join((head, lengths, *blobs))] if size < _SMALL else [head + lengths, *blobs]
-    total = 0
-    for part in body:
-        total = crc32(part, total)
+    if size < _SMALL:
+        body = [b"".join((head, lengths, *blobs))]
+        total = crc32(body[0])
+    else:
+        body, total = [head + lengths, *blobs], 0
+        for part in body:
+            total = crc32(part, total)
     frame = _FRAME.pack(MAGIC, kind, len(sizes), len(head), size, total)
     return [frame + _CHECK.pack(crc32(frame)), *body]
 

@@ -32,6 +32,7 @@ from rollout_trace.file.plain import dumps
 from rollout_trace.record import call as call_module
 from rollout_trace.record import decoder, journal_records
 from rollout_trace.record.call_steps import recorded_steps
+from rollout_trace.record.journal_texts import ANSWER, Bases
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class TrajectoryJournal:
         self._generation = journal.files.generation
         self._pin = Pin()
         self._numbers = count()
-        self._bases = journal_records.Bases()
+        self._bases = Bases()
         self._epoch = journal.files.epoch
         self._head: bytes | None = None
         """Digest of its public fields as they were written last; None before its first record."""
@@ -316,7 +317,7 @@ class TrajectoryJournal:
         return (
             self._journal.redactor is not None
             or self._has_keys
-            or (call.encoding is not None and (call.attempts[-1].status or 0) >= 400)
+            or bool(call.attempts and (call.attempts[-1].status or 0) >= 400 and call.encoding is not None)
         )
 
     def _exchange(
@@ -344,10 +345,16 @@ class TrajectoryJournal:
         head["number"], head["from"], head["to"] = number, before, before + len(new)
         if part is not None:
             head["difference"] = part.reference
-        if not self._write(kind, head, [b"" if part is None else part.middle, cut_bytes(new)]):
+        answer = cut_bytes(new)
+        repeats = self._bases.difference(answer, ANSWER)
+        if repeats.is_base:
+            head["answer"], head["repeats"] = next(self._numbers), repeats.reference
+        if not self._write(kind, head, [b"" if part is None else part.middle, repeats.middle]):
             return has
         if part is not None:
             self._bases.add(number, body, part)
+        if repeats.is_base:
+            self._bases.add(head["answer"], answer, repeats, ANSWER)
         if kind == form.CALL:
             self._calls.add(call.id)
             return None

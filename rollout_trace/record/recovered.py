@@ -34,6 +34,7 @@ from rollout_trace.guard import printable
 from rollout_trace.record import journal_records
 from rollout_trace.record.call import Call
 from rollout_trace.record.call_steps import link_tool_runs
+from rollout_trace.record.journal_texts import texts_of
 from rollout_trace.record.log import StepLog
 
 
@@ -136,22 +137,22 @@ def _steps(pieces: Pieces) -> list[Step]:
     for call in sorted(calls.values(), key=lambda one: one.began):
         log.add(call)
     steps: dict[str, Step] = {}
-    of_calls = (one for records in pieces.calls.values() for one in records)
-    for record, texts in journal_records.texts_of([*of_calls, *pieces.of(form.STEPS)]):
+    latest = {name: _latest(pieces.calls[name]) for name in calls}
+    parts: dict[str, list[_Texts]] = {name: [] for name in calls}
+    for record, texts in texts_of(pieces.of(form.CALL, form.PART, form.STEPS)):
         if record.kind == form.STEPS:
             for step in _decoded(record, texts, pieces):
                 steps.setdefault(step.id, step)
             continue
         name = str(record.head.get("call"))
-        # Not the request of an attempt that was followed by another.
-        if name in calls and record.head.get("number") == _latest(pieces.calls[name]).head.get("number"):
-            call = calls.pop(name)
-            _fill(call, texts[0], pieces.calls[name], pieces)
-            # At once: the bytes of one call are held at a time.
-            log.decode(call)
-    for call in calls.values():
-        _fill(call, None, pieces.calls[call.id], pieces)
-        log.decode(call)
+        # Not of an attempt that was followed by another.
+        if name not in calls or record.head.get("number") != latest[name].head.get("number"):
+            continue
+        parts[name].append((record, texts))
+        if record is latest[name]:
+            _fill(calls[name], parts.pop(name), pieces)
+            # At once: the bytes of the calls that ran at a time are held.
+            log.decode(calls.pop(name))
     # Each record has the rows of its own steps.
     share_rows(steps.values())
     # A stream of which only the beginning is there, since its end could not be written; its steps could be, later.
@@ -193,27 +194,36 @@ def _latest(records: list[Record]) -> Record:
     return [one for one in records if one.kind in (form.CALL, form.PART)][-1]
 
 
-def _fill(call: Call, request: bytes | None, records: list[Record], pieces: Pieces) -> None:
+_Texts = tuple[Record, list[bytes | None]]
+
+
+def _fill(call: Call, parts: list[_Texts], pieces: Pieces) -> None:
     """Gives a call its bytes. What is missing of them withholds its tokens: they would not be the model's."""
-    latest = _latest(records)
+    latest = parts[-1][0]
+    request = next((texts[0] for record, texts in parts if texts and "difference" in record.head), None)
     if request is None and latest.head.get("has_request"):
         call.faults.append("journal: the request is damaged, or the one that it was written as a difference of.")
         pieces.report(latest, f"the request of call {call.id} cannot be restored")
     call.request = request if latest.head.get("has_request") else None
-    number: Any = latest.head.get("number")
     end: Any = 0
-    for record in records:
-        if record.kind == form.AMEND or record.head.get("number") != number or len(record.blobs) < 2:
+    faults: list[str] = []
+    for record, texts in parts:
+        if len(texts) < 2:
             continue
         start = record.head.get("from")
         if start == 0:
             # Also where it was written anew from its beginning.
-            call.chunks = []
+            call.chunks, faults = [], []
         elif start != end:
-            call.faults.append("journal: bytes of the response are damaged.")
+            faults.append("journal: bytes of the response are damaged.")
             pieces.report(record, f"bytes {end} to {start} of the response of call {call.id} are missing")
-        call.chunks.append(bytes(record.blobs[1]))
+        if texts[1] is None:
+            faults.append("journal: the response is damaged, or the one that it was written as a difference of.")
+            pieces.report(record, f"the response of call {call.id} cannot be restored")
+        else:
+            call.chunks.append(texts[1])
         end = record.head.get("to")
+    call.faults += faults
 
 
 def _decoded(record: Record, texts: list[bytes | None], pieces: Pieces) -> list[Step]:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from rollout_trace.file import journal, locking
 from rollout_trace.file import journal as form
 from rollout_trace.file.journal import JournalFiles, Pin, folder_of
-from rollout_trace.file.plain import difference
 
 HEAD = b'{"a":1}'
 
@@ -36,37 +35,6 @@ def packed(*blobs: bytes, kind: int = form.CALL) -> bytes:
 
 def names(files: JournalFiles) -> list[str]:
     return sorted(one.name for one in files.folder.iterdir()) if files.folder.is_dir() else []
-
-
-@given(st.binary(max_size=300), st.binary(max_size=300), st.binary(max_size=50))
-def test_a_difference_gives_the_text_back(start: bytes, end: bytes, middle: bytes) -> None:
-    text, base = start + middle + end, start + end
-    found = difference(text, base)
-    assert found.apply(base) == text
-    assert len(found.middle) <= len(middle)
-    assert difference(text, text).middle == b""
-    assert difference(end, text).apply(text) == end
-
-
-PIECES = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"ab", b"\x00"]), st.integers(0, 700)), max_size=4)
-
-
-@given(PIECES, PIECES, PIECES, PIECES)
-def test_a_difference_is_the_shortest(start: Any, old: Any, new: Any, end: Any) -> None:
-    """Texts of any length: its beginning and its end are as long as they can be."""
-    start, old, new, end = (b"".join(part * times for part, times in pieces) for pieces in (start, old, new, end))
-    text, base = start + new + end, start + old + end
-    found = difference(text, base)
-    assert found.apply(base) == text
-    pairs = list(zip(text, base, strict=False))
-    assert found.prefix == next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
-    rest = list(zip(reversed(text[found.prefix :]), reversed(base[found.prefix :]), strict=False))
-    assert found.suffix == next((at for at, (one, other) in enumerate(rest) if one != other), len(rest))
-
-
-def test_a_difference_of_another_base_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs 8 bytes of a base that has 3"):
-        difference(b"abcd" * 2, b"abcd" * 2).apply(b"abc")
 
 
 RECORDS = [packed(), packed(b"", b"x" * 500), packed(form.MAGIC * 9), packed(b"\x00" * 40, kind=200)]

@@ -1,4 +1,5 @@
-"""Makes ``data/journal-N.journal``, what a killed process left, and ``data/journal-N.jsonl``, what is recovered of it.
+"""Makes ``data/journal-N.journal``, what a killed process left, and ``data/journal-N.jsonl``, what is recovered of it;
+``data/journal-N-long.journal`` has what is written as differences, and streams in parts.
 
     python -m tests.record.make_journal
 
@@ -53,6 +54,35 @@ except openai.OpenAIError:
 os._exit(0)
 """
 
+LONG = """
+import os, sys
+import openai
+import rollout_trace as rt
+from rollout_trace.record import call
+
+call.JOURNAL_SECONDS = 0.0
+client = rt.wrap_openai(openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0), engine="vllm")
+rt.recording(sys.argv[2]).__enter__()
+ask = client.chat.completions.create
+rt.trajectory("talker", task="long/1").__enter__()
+messages = [{"role": "system", "content": " ".join(f"rule {number}" for number in range(150))}]
+other = messages + [{"role": "user", "content": "a branch"}]
+for turn in range(3):
+    messages.append({"role": "user", "content": f"question {turn}"})
+    if turn == 1:
+        chunks = list(ask(model="m", messages=messages, stream=True))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    else:
+        text = ask(model="m", messages=messages).choices[0].message.content
+        other.append({"role": "user", "content": text})
+        ask(model="m", messages=other)
+    messages.append({"role": "assistant", "content": text})
+open_stream = ask(model="m", messages=messages, stream=True)
+[next(open_stream) for _ in range(4)]
+os._exit(0)
+"""
+PROGRAMS = {"": PROGRAM, "-long": LONG}
+
 
 def answer(request: dict[str, object]) -> Reply | Fault | str:
     """A tool call, then texts, and an error."""
@@ -62,19 +92,20 @@ def answer(request: dict[str, object]) -> Reply | Fault | str:
 
 
 def main() -> None:
-    """Writes both files."""
+    """Writes the files."""
     with tempfile.TemporaryDirectory() as folder, ScriptedServer(answer) as server:
-        output = Path(folder) / "runs.jsonl"
-        environment = {**os.environ, "PYTHONPATH": str(Path(rt.__file__).parents[1])}
-        subprocess.run([sys.executable, "-c", PROGRAM, server.base_url, output], env=environment, check=True)
-        (journal,) = Path(f"{output}.journal").iterdir()
-        kept = DATA / f"journal-{form.VERSION}.journal"
-        kept.write_bytes(_anonymous(journal.read_bytes()))
-        shutil.rmtree(journal.parent)
-        journal.parent.mkdir()
-        shutil.copy(kept, journal)
-        print(rt.recover(output, write=True).report)
-        shutil.copy(output, kept.with_suffix(".jsonl"))
+        for name, program in PROGRAMS.items():
+            output = Path(folder) / f"runs{name}.jsonl"
+            environment = {**os.environ, "PYTHONPATH": str(Path(rt.__file__).parents[1])}
+            subprocess.run([sys.executable, "-c", program, server.base_url, output], env=environment, check=True)
+            (journal,) = Path(f"{output}.journal").iterdir()
+            kept = DATA / f"journal-{form.VERSION}{name}.journal"
+            kept.write_bytes(_anonymous(journal.read_bytes()))
+            shutil.rmtree(journal.parent)
+            journal.parent.mkdir()
+            shutil.copy(kept, journal)
+            print(rt.recover(output, write=True).report)
+            shutil.copy(output, kept.with_suffix(".jsonl"))
 
 
 def _anonymous(data: bytes) -> bytes:

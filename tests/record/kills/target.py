@@ -24,6 +24,8 @@ from tests.record.kills import faults
 
 ROUNDS = 2
 TURNS = 4
+RULES = [{"role": "system", "content": " ".join(f"rule {number}" for number in range(150))}]
+"""So much that requests and answers are written as differences."""
 ASKED: dict[str, Any] = {"model": "m", "logprobs": True, "extra_body": {"return_token_ids": True}}
 
 
@@ -42,7 +44,7 @@ class Agents:
     def rollout(self, number: int) -> None:
         """One rollout in a thread; the odd ones stream."""
         with rt.trajectory(f"agent {number}", task=f"{number}", metadata={"turn": 0}) as trajectory:
-            messages: list[Any] = []
+            messages: list[Any] = list(RULES) if number % 4 < 2 else []
             for turn in range(TURNS):
                 messages.append({"role": "user", "content": f"{number}: question {turn}"})
                 response_id, text = self._streamed(messages) if number % 2 else self._whole(messages)
