@@ -54,10 +54,7 @@ PUBLIC_NAMES = 93
 """The most names in ``rollout_trace.__all__``."""
 
 PATH_FILES, PATH_CALLS = 64, 910
-"""The most files and Python calls from a client's ``request`` to a row: ``tests/test_path_of_a_call.py``.
-
-64 alone; ``process/imports.py`` too where something of the process watches imports, as other tests have it do.
-"""
+"""The most files and Python calls from a client's ``request`` to a row: ``tests/test_path_of_a_call.py``."""
 
 Graph = Mapping[str, frozenset[str]]
 """The modules that a module imports, by name inside the package: ``record.call``."""
