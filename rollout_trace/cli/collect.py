@@ -186,7 +186,7 @@ def _tasks(given: str) -> Any:
 
 def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
     """What a run would do, as lines and as JSON. Writes nothing."""
-    from rollout_trace.collection.plan import found_in
+    from rollout_trace.collection.resume import found_in
 
     work = session.work
     _check_output(work.output)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.collection.executor import Executor
+    from rollout_trace.collection.logs import Rollout
     from rollout_trace.collection.progress import Progress
-    from rollout_trace.collection.rollout import Rollout
     from rollout_trace.collection.summary import CollectSummary
     from rollout_trace.wire.engine import Engine
     from rollout_trace.wire.profiles import EngineName

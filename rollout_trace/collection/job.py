@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.collection.items import Key, TaskItem
+from rollout_trace.collection.items import Key, RetryPolicy, TaskItem
 from rollout_trace.file.addresses import shown
 
 if TYPE_CHECKING:
     from rollout_trace.collection.agents import Agent
     from rollout_trace.collection.facts import Facts
-    from rollout_trace.collection.retries import RetryPolicy
     from rollout_trace.collection.rewards import Rewards
     from rollout_trace.data.model import ErrorInfo
 

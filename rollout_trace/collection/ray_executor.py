@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout_trace import guard
-from rollout_trace.collection import options
+from rollout_trace.collection import checks
 from rollout_trace.collection.job import Job, Outcome, Work
 from rollout_trace.collection.pool import Pool
 from rollout_trace.collection.ray_worker import RayWorker
@@ -59,11 +59,10 @@ class RayExecutor:
     ) -> None:
         self._ray = import_ray()
         self.address = address
-        self.actors = None if actors is None else options.whole(actors, "actors", least=1)
-        self.rollouts_per_actor = (
-            None if rollouts_per_actor is None else options.whole(rollouts_per_actor, "rollouts_per_actor", least=1)
-        )
-        self.grace = options.seconds(grace, "grace")
+        self.actors = None if actors is None else checks.whole(actors, "actors", least=1)
+        quota = rollouts_per_actor
+        self.rollouts_per_actor = None if quota is None else checks.whole(quota, "rollouts_per_actor", least=1)
+        self.grace = checks.seconds(grace, "grace")
         self.num_cpus = num_cpus
         given = {
             "num_cpus": num_cpus,

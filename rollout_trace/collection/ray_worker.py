@@ -10,8 +10,8 @@ from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
-from rollout_trace.collection.messages import finish_all, portable
 from rollout_trace.collection.pool import PoolWorker
+from rollout_trace.collection.process_main import finish_all, portable
 
 MOST_AT_ONCE = 10_000
 """Calls that an actor takes at the same time; more would wait, the question whether it answers among them."""

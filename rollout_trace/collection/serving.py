@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rollout_trace._threads import lock_for, renew_after_fork
 from rollout_trace.collection.worker import Worker
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ class _Served:
 
     def __init__(self, work: Work) -> None:
         self._facts: dict[str, Facts] = {}
-        self._running: dict[tuple[Any, ...], Future[Outcome]] = {}
         self.worker = Worker(work, lambda facts: self._facts.__setitem__(facts.trajectory_id, facts))
         self.worker.open()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -31,13 +29,13 @@ class _Served:
 
     def run(self, job: Job) -> Outcome:
         """Makes a rollout on the event loop's thread."""
-        running = asyncio.run_coroutine_threadsafe(self.arun(job), self._own_loop())
-        name = (*job.key, job.attempt)
-        self._running[name] = running
-        try:
-            return running.result()
-        finally:
-            self._running.pop(name, None)
+        with _lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                name = "rollout_trace worker"
+                self._thread = threading.Thread(target=_drive, args=(self._loop,), name=name, daemon=True)
+                self._thread.start()
+        return asyncio.run_coroutine_threadsafe(self.arun(job), self._loop).result()
 
     async def arun(self, job: Job) -> Outcome:
         """Makes a rollout, and waits until it is in the output."""
@@ -48,12 +46,6 @@ class _Served:
         outcome.facts = self._facts.pop(outcome.trajectory_id, None)
         return outcome
 
-    def stop(self, job: Job) -> None:
-        """Cancels a rollout that ``run`` makes; does nothing where it has ended."""
-        running = self._running.get((*job.key, job.attempt))
-        if running is not None:
-            running.cancel()
-
     def close(self) -> None:
         """Completes the output and ends the event loop."""
         try:
@@ -63,15 +55,6 @@ class _Served:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 # An agent that blocks the loop keeps it.
                 self._thread.join(_PATIENCE)
-
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        with _lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                name = "rollout_trace worker"
-                self._thread = threading.Thread(target=_drive, args=(self._loop,), name=name, daemon=True)
-                self._thread.start()
-            return self._loop
 
 
 def _drive(loop: asyncio.AbstractEventLoop) -> None:
@@ -94,14 +77,6 @@ async def arun_job(job: Job) -> Outcome:
     return await _served(job.work).arun(job)
 
 
-def stop_job(job: Job) -> None:
-    """Cancels a rollout that another thread of this process makes with ``job.run()``."""
-    with _lock:
-        served = _workers.get(job.work.run_id)
-    if served is not None:
-        served.stop(job)
-
-
 def finish(work: Work) -> None:
     """Completes what this process wrote in a run, and closes its output. Does nothing where it made no rollout.
 
@@ -121,17 +96,7 @@ def _served(work: Work) -> _Served:
         return _workers[work.run_id]
 
 
+_lock = lock_for(__name__)
 _workers: dict[str, _Served] = {}
-# Reentrant: a worker's loop is made with it held or not.
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Forgets the workers of the original process: their threads are not in this one."""
-    global _lock
-    _lock = threading.RLock()
-    _workers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+"""By the id of their run. A forked process has none: their threads are not in it."""
+renew_after_fork(_served, lambda _: _workers.clear())

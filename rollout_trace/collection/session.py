@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.collection import places
-from rollout_trace.collection.claim import claimed
-from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.hashes import Hashes
-from rollout_trace.collection.history import History
-from rollout_trace.collection.interrupt import interruptible
+from rollout_trace.collection.calls import interruptible
+from rollout_trace.collection.executor import Executor, LocalExecutor
+from rollout_trace.collection.history import Hashes, History
 from rollout_trace.collection.job import Job, Work
-from rollout_trace.collection.local import LocalExecutor
-from rollout_trace.collection.plan import Plan, found_in
-from rollout_trace.collection.progress import Monitor, reporter_for
-from rollout_trace.collection.reporters import Reporters
-from rollout_trace.collection.resume import Earlier, earlier, exists, inside
+from rollout_trace.collection.progress import Monitor
+from rollout_trace.collection.reporters import Reporters, reporter_for
+from rollout_trace.collection.resume import Earlier, Plan, earlier, exists, found_in, inside
 from rollout_trace.collection.runner import Runner
 from rollout_trace.collection.status import StatusFile
-from rollout_trace.collection.summary import CollectSummary, Tally
+from rollout_trace.collection.summary import CollectSummary
+from rollout_trace.collection.tally import Tally
 from rollout_trace.collection.worker import Worker
 from rollout_trace.file.addresses import is_address
 from rollout_trace.file.annotate import attempts_in, leave_out
+from rollout_trace.record.recording import recording
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
@@ -69,10 +67,9 @@ class Session:
             OSError, ValueError, ImportError: it cannot be read.
         """
         if self._plan is None:
-            found = Earlier()
-            if self.resume:
-                found = earlier(self.work.output, write=write, spool=self.work.recording.get("spool"))
-            elif exists(self.work.output, spool=self.work.recording.get("spool")):
+            spool = self.work.recording.get("spool")
+            found = earlier(self.work.output, write=write, spool=spool) if self.resume else Earlier()
+            if not self.resume and exists(self.work.output, spool=spool):
                 raise FileExistsError(
                     f"{self.work.shown_output} holds something, and resume=False: give another output, or resume=True "
                     "to go on with it."
@@ -96,7 +93,7 @@ class Session:
             CancelledError: the task was cancelled; so has what ran.
             WriteError: something could not be written.
         """
-        with claimed(self.work.output):
+        with places.claimed(self.work.output):
             plan = await asyncio.to_thread(self.plan)
             return await _Run(self, plan).run()
 
@@ -218,7 +215,8 @@ class _Run:
             worker = Worker(self._work, self._facts_later())
             worker.open()
             return LocalExecutor(worker)
-        check_writable(self._work)
+        with recording(self._work.output, **self._work.recording):
+            pass  # Raises where nothing can be written to the output, before others try.
         check = getattr(executor, "check", None)
         if check is not None:
             check(self._work)
@@ -265,15 +263,3 @@ class _Run:
 def _end_now(now: asyncio.Future[None]) -> None:
     if not now.done():
         now.set_result(None)
-
-
-def check_writable(work: Work) -> None:
-    """Raises where nothing can be written to the output, before others try.
-
-    Raises:
-        OSError, ValueError, ImportError: as ``rt.recording``.
-    """
-    from rollout_trace.record.recording import recording
-
-    with recording(work.output, **work.recording):
-        pass

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_trace import guard
+from rollout_trace.collection.progress import Progress, Reporter
 from rollout_trace.file.addresses import replacing
 
 if TYPE_CHECKING:
-    from rollout_trace.collection.snapshot import Progress
     from rollout_trace.collection.summary import CollectSummary
 
 SCHEMA = "rollout-trace-status/1"
@@ -61,7 +61,7 @@ def _sound(value: Any) -> Any:
     return value
 
 
-class StatusFile:
+class StatusFile(Reporter):
     """Keeps the file of a run up to date, at most once a second, on a thread of its own: a slow disk holds up nobody.
 
     Args:
@@ -78,7 +78,6 @@ class StatusFile:
         self._thread: threading.Thread | None = None
 
     def begin(self, progress: Progress) -> None:
-        """Writes it."""
         self._started_at = datetime.now(timezone.utc)
         self._thread = threading.Thread(target=self._write_all, name="rollout_trace status", daemon=True)
         self._thread.start()
@@ -99,9 +98,6 @@ class StatusFile:
             self._thread.join(_PATIENCE)
             if self._thread.is_alive():
                 guard.warn(f"{self._path} is not up to date: writing it takes longer than {_PATIENCE:g} seconds")
-
-    def note(self, text: str) -> None:
-        """Nothing of it is in the file."""
 
     def _write_all(self) -> None:
         while (progress := self._waiting.get()) is not None:

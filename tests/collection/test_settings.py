@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.collection.setting_values import SETTINGS
-from rollout_trace.collection.settings import Settings, SettingsError
+from rollout_trace.collection.settings import SETTINGS, Settings, SettingsError
 
 
 def settings(text: str, folder: Path, *overrides: str, **options: Any) -> dict[str, Any]:
