@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rollout_trace.clients.vllm import wrap_vllm as wrap_vllm
     from rollout_trace.collection.collect import acollect as acollect
     from rollout_trace.collection.collect import collect as collect
-    from rollout_trace.collection.executor import Executor as Executor
     from rollout_trace.collection.facts import CallTotals as CallTotals
+    from rollout_trace.collection.job import Executor as Executor
     from rollout_trace.collection.job import Job as Job
     from rollout_trace.collection.job import Outcome as Outcome
     from rollout_trace.collection.job import RolloutTimeout as RolloutTimeout
@@ -108,8 +108,7 @@ _HOMES = {
     "rollout_trace.clients.transformers": ("wrap_transformers",),
     "rollout_trace.clients.vllm": ("wrap_vllm",),
     "rollout_trace.collection.collect": ("acollect", "collect"),
-    "rollout_trace.collection.executor": ("Executor",),
-    "rollout_trace.collection.job": ("Job", "Outcome", "RolloutTimeout", "WorkerLost"),
+    "rollout_trace.collection.job": ("Executor", "Job", "Outcome", "RolloutTimeout", "WorkerLost"),
     "rollout_trace.collection.processes": ("ProcessExecutor",),
     "rollout_trace.collection.progress": ("Progress",),
     "rollout_trace.collection.ray_executor": ("RayExecutor",),

@@ -6,9 +6,7 @@ A function is called as a coroutine function or not, with a ``Rollout`` or witho
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
-import json
 import os
 import sys
 import types
@@ -19,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from rollout_trace._threads import lock_for, renew_after_fork
 from rollout_trace.collection.objects import absolute_spec, load_object, parse_spec
+from rollout_trace.collection.tasks import digest
 from rollout_trace.data.user_values import brief
 
 _METHOD = "rollout"
@@ -200,13 +199,9 @@ def _arguments_digest(given: Any) -> str | None:
     """Only a digest: arguments may hold keys. Of objects only the class, since their text may have addresses."""
     found: list[Any] = []
     while isinstance(given, functools.partial):
-        found.append([list(map(_plain, given.args)), {name: _plain(one) for name, one in given.keywords.items()}])
+        found.append([list(given.args), given.keywords])
         given = given.func
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12] if found else None
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (str, int, float)) else type(value).__qualname__
+    return digest(found, lenient=True) if found else None
 
 
 class _Shape(NamedTuple):

@@ -132,11 +132,15 @@ def engine(value: Any, name: str) -> Any:
     return value
 
 
-def check_names(given: Mapping[str, Any], function: Callable[..., Any], title: str, *, but: str = "") -> None:
+def check_names(given: Iterable[Any], function: Callable[..., Any], title: str, *, but: str = "") -> None:
     """Raises TypeError where a function has no argument of a name; ``but``: the one that is given by others."""
     known = [name for name in inspect.signature(function).parameters if name != but]
     for name in given:
         if name not in known:
-            close = get_close_matches(str(name), known, 2)
-            advice = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}."
-            raise TypeError(f"{title} has no argument {brief(name)}; {advice}")
+            raise TypeError(f"{title} has no argument {brief(name)}; {advice(str(name), known)}")
+
+
+def advice(name: str, known: Iterable[str]) -> str:
+    """What to give instead of a name that there is not: those that are like it, or all."""
+    close = get_close_matches(name, list(known), 2)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}."

@@ -13,14 +13,14 @@ from typing import Any
 
 from rollout_trace.collection import places
 from rollout_trace.collection.agents import Agent, agent_of
-from rollout_trace.collection.executor import Executor
 from rollout_trace.collection.history import hashes_of
 from rollout_trace.collection.items import RetryPolicy
-from rollout_trace.collection.job import Work
+from rollout_trace.collection.job import Executor, Work
 from rollout_trace.collection.process_main import leave_if_preparing
+from rollout_trace.collection.resume import Plan
 from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.session import Session
-from rollout_trace.collection.settings import SETTINGS
+from rollout_trace.collection.settings import SETTINGS, executor_of, ungrouped
 from rollout_trace.collection.tasks import load_tasks
 from rollout_trace.data.model import new_id
 from rollout_trace.data.user_values import brief
@@ -36,12 +36,13 @@ _OF_ROLLOUTS = ("engine", "instrument", "recording", "reward", "reward_timeout",
 
 
 def prepare(given: Mapping[str, Any]) -> Session:
-    """Checks the arguments of ``rt.collect``. Makes nothing, and writes nothing.
+    """Checks the arguments of ``rt.collect``, of which it needs agent, tasks and output. Makes and writes nothing.
 
     Raises:
         TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
     """
     leave_if_preparing()
+    given = ungrouped(given)
     agent: Agent = agent_of(given["agent"])
     value = {name: one.check(given[name], name) for name, one in SETTINGS.items() if one.check is not None}
     output = _output(given["output"], given["tasks"])
@@ -54,7 +55,6 @@ def prepare(given: Mapping[str, Any]) -> Session:
         most_failures = max(_FAILURES, 2 * value["concurrency"])
     tasks = load_tasks(given["tasks"], limit=value["limit"], task_ids=given["task_ids"])
     name = agent.name if value["name"] is None else value["name"]
-    config = {"name": name, **{one: _as_json(given[one]) for one in _OF_ROLLOUTS}}
     work = Work(
         run_id=new_id(),
         name=name,
@@ -71,18 +71,19 @@ def prepare(given: Mapping[str, Any]) -> Session:
         logs=_logs(value["logs"], output),
     )
     return Session(
-        work=work,
-        tasks=tasks,
-        samples=value["samples"],
-        seed=value["seed"],
+        asked=Plan(
+            work=work,
+            tasks=tasks,
+            samples=value["samples"],
+            seed=value["seed"],
+            retry_failed=value["retry_failed"],
+        ),
         concurrency=value["concurrency"],
         most_failures=most_failures or math.inf,
         resume=value["resume"],
-        retry_failed=value["retry_failed"],
         progress=given["progress"],
         executor=_executor(given["executor"], value["concurrency"]),
-        hashes=hashes_of(agent, tasks, config),
-        config=config,
+        hashes=hashes_of(agent, tasks, {"name": name, **{one: _as_json(given[one]) for one in _OF_ROLLOUTS}}),
     )
 
 
@@ -116,6 +117,7 @@ def _logs(given: bool | str, output: str) -> str | None:
 
 def _executor(given: Any, concurrency: int) -> Executor | None:
     """The executor; None for this process."""
+    given = executor_of(given) or given if isinstance(given, Mapping) else given
     if given is None or given == "local":
         return None
     if given == "process":

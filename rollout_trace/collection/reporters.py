@@ -1,22 +1,38 @@
-"""Who shows the progress of a run of ``collect``: a bar, lines, a function of the user's, or nobody."""
+"""Who is told the progress of a run of ``collect``: a bar, lines or a function of the user's; and ``status.json``."""
 
 from __future__ import annotations
 
 import os
+import queue
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime, timezone
 from functools import partial
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from rollout_trace import guard
 from rollout_trace.collection.progress import Progress, Reporter
 from rollout_trace.collection.progress_lines import Lines
 from rollout_trace.data.user_values import brief
+from rollout_trace.file.addresses import replacing
 
 if TYPE_CHECKING:
     from rollout_trace.collection.summary import CollectSummary
+
+SCHEMA = "rollout-trace-status/1"
+EVERY = 1.0
+"""Seconds between two writes."""
+_PATIENCE = 5.0
+"""Seconds to wait at the end for the last write."""
 
 
 class Reporters(Reporter):
@@ -96,3 +112,84 @@ def _has_bar() -> bool:
     if not is_terminal or os.environ.get("TERM", "").lower() in ("dumb", "unknown") or os.environ.get("CI"):
         return False
     return find_spec("rich") is not None
+
+
+def write_status(path: str | os.PathLike[str], progress: Progress, *, started_at: datetime | None = None) -> None:
+    """Writes the progress to a file: readers see the one before, or this one, never a part.
+
+    Beside the fields of ``Progress`` it holds ``schema``, ``pid``, ``host``, ``started_at`` and ``updated_at``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    now = datetime.now(timezone.utc)
+    status: dict[str, Any] = {
+        "schema": SCHEMA,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started_at": started_at or now,
+        "updated_at": now,
+        **asdict(progress),
+        "done": progress.done,
+    }
+    data = orjson.dumps(_sound(status), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    with replacing(path, fsync=False) as file:
+        file.write(data)
+
+
+def _sound(value: Any) -> Any:
+    """Text that is no valid Unicode, as file names can be, with its bad parts escaped: JSON cannot hold it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_sound(name): _sound(one) for name, one in value.items()}
+    return value
+
+
+class StatusFile(Reporter):
+    """Keeps the file of a run up to date, at most once a second, on a thread of its own: a slow disk holds up nobody.
+
+    Args:
+        path: of the file.
+        clock: seconds, of any origin.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = Path(path)
+        self._clock = clock
+        self._written = float("-inf")
+        self._started_at = datetime.now(timezone.utc)
+        self._waiting: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, progress: Progress) -> None:
+        self._started_at = datetime.now(timezone.utc)
+        self._thread = threading.Thread(target=self._write_all, name="rollout_trace status", daemon=True)
+        self._thread.start()
+        self.update(progress)
+
+    def update(self, progress: Progress) -> None:
+        """Writes it, unless it was written within the last second, or the write before has not ended."""
+        now = self._clock()
+        if now - self._written >= EVERY and self._waiting.empty():
+            self._written = now
+            self._waiting.put(progress)
+
+    def end(self, progress: Progress, summary: CollectSummary) -> None:
+        """Writes it a last time, and waits for that."""
+        self._waiting.put(progress)
+        self._waiting.put(None)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+            if self._thread.is_alive():
+                guard.warn(f"{self._path} is not up to date: writing it takes longer than {_PATIENCE:g} seconds")
+
+    def _write_all(self) -> None:
+        while (progress := self._waiting.get()) is not None:
+            try:
+                write_status(self._path, progress, started_at=self._started_at)
+            except Exception as error:
+                guard.warn_once(
+                    f"status:{self._path}",
+                    f"{self._path} cannot be written ({guard.describe(error)}); the run goes on without it",
+                )

@@ -171,8 +171,8 @@ class Plan:
     tasks: list[TaskItem]
     samples: int
     seed: int | None
-    earlier: Earlier
     retry_failed: bool
+    earlier: Earlier = field(default_factory=Earlier)
 
     @property
     def size(self) -> int:

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rollout_trace.collection.executor import LocalExecutor
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, WorkerLost
 from rollout_trace.collection.resume import Plan, after
+from rollout_trace.collection.serving import LocalExecutor
 from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.data.model import error_info
 
 if TYPE_CHECKING:
-    from rollout_trace.collection.executor import Executor
+    from rollout_trace.collection.job import Executor
     from rollout_trace.collection.progress import Monitor
     from rollout_trace.collection.reporters import Reporters
     from rollout_trace.collection.tally import Tally

@@ -1,4 +1,4 @@
-"""The workers of this process, by run: for executors, whose jobs come one by one and in any thread."""
+"""The workers of this process: of its own executor, and by run of others, whose jobs come in any thread."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from rollout_trace._threads import lock_for, renew_after_fork
+from rollout_trace.collection.calls import in_thread
 from rollout_trace.collection.worker import Worker
 
 if TYPE_CHECKING:
@@ -15,6 +16,24 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5.0
 """Seconds for an event loop to end."""
+
+
+class LocalExecutor:
+    """Makes rollouts in this process: async agents in its event loop, others in threads."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def run(self, job: Job) -> Outcome:
+        """Makes one rollout; its trajectory is being written when this returns."""
+        return await self._worker.attempt(job)
+
+    async def close(self) -> None:
+        """Waits until everything is written. Raises WriteError where something could not be."""
+        _, closed = in_thread(self._worker.close, "rollout_trace close")
+        _, error = await closed
+        if error is not None:
+            raise error
 
 
 class _Served:

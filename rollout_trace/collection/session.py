@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.collection import places
 from rollout_trace.collection.calls import interruptible
-from rollout_trace.collection.executor import Executor, LocalExecutor
 from rollout_trace.collection.history import Hashes, History
-from rollout_trace.collection.job import Job, Work
+from rollout_trace.collection.job import Executor, Job
 from rollout_trace.collection.progress import Monitor
-from rollout_trace.collection.reporters import Reporters, reporter_for
+from rollout_trace.collection.reporters import Reporters, StatusFile, reporter_for
 from rollout_trace.collection.resume import Earlier, Plan, earlier, exists, found_in, inside
 from rollout_trace.collection.runner import Runner
-from rollout_trace.collection.status import StatusFile
+from rollout_trace.collection.serving import LocalExecutor
 from rollout_trace.collection.summary import CollectSummary
 from rollout_trace.collection.tally import Tally
 from rollout_trace.collection.worker import Worker
@@ -38,20 +37,15 @@ _ROUNDS = 3
 class Session:
     """What one call of ``collect`` does."""
 
-    work: Work
-    tasks: Any
-    samples: int
-    seed: int | None
+    asked: Plan
+    """What was asked for, as if the output held nothing."""
     concurrency: int
     most_failures: float
     resume: bool
-    retry_failed: bool
     progress: bool | Callable[..., object] | None
     executor: Executor | None
     """None: this process."""
     hashes: Hashes
-    config: Mapping[str, Any]
-    """The settings as JSON, for the history."""
     summary: CollectSummary | None = None
     """Of its run, once that has ended, also by Ctrl-C."""
     _plan: Plan | None = None
@@ -67,21 +61,15 @@ class Session:
             OSError, ValueError, ImportError: it cannot be read.
         """
         if self._plan is None:
-            spool = self.work.recording.get("spool")
-            found = earlier(self.work.output, write=write, spool=spool) if self.resume else Earlier()
-            if not self.resume and exists(self.work.output, spool=spool):
+            work = self.asked.work
+            spool = work.recording.get("spool")
+            if not self.resume and exists(work.output, spool=spool):
                 raise FileExistsError(
-                    f"{self.work.shown_output} holds something, and resume=False: give another output, or resume=True "
-                    "to go on with it."
+                    f"{work.shown_output} holds something, and resume=False: give another output, or resume=True to "
+                    "go on with it."
                 )
-            self._plan = Plan(
-                work=self.work,
-                tasks=self.tasks,
-                samples=self.samples,
-                seed=self.seed,
-                earlier=found,
-                retry_failed=self.retry_failed,
-            )
+            found = earlier(work.output, write=write, spool=spool) if self.resume else Earlier()
+            self._plan = replace(self.asked, earlier=found)
         return self._plan
 
     async def run(self) -> CollectSummary:
@@ -93,7 +81,7 @@ class Session:
             CancelledError: the task was cancelled; so has what ran.
             WriteError: something could not be written.
         """
-        with places.claimed(self.work.output):
+        with places.claimed(self.asked.work.output):
             plan = await asyncio.to_thread(self.plan)
             return await _Run(self, plan).run()
 
@@ -104,7 +92,7 @@ class _Run:
     def __init__(self, session: Session, plan: Plan) -> None:
         self._session = session
         self._plan = plan
-        self._work = session.work
+        self._work = plan.work
         self._tally = Tally(plan.size)
         for facts in plan.kept():
             self._tally.add_earlier(facts)
@@ -253,7 +241,7 @@ class _Run:
         )
         self._session.summary = summary
         self._monitor.state = "ended"
-        guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
+        guard.run_all("history", lambda: self._history.end(summary))
         self._reporter.end(self._monitor.progress(0), summary)
         if summary.interrupted:
             self._reporter.note(f"run the same again to go on: what was made is in {self._work.shown_output}")

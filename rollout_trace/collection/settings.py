@@ -1,6 +1,7 @@
 """The settings of a collection by name: each is an argument of ``rt.collect``, a key of TOML and an option.
 
 ``SETTINGS`` says of each how it is checked as an argument, and how it is read from TOML and from the command line.
+``GROUPS`` are arguments that are a mapping of several.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ class Setting(NamedTuple):
     """Returns the argument for a value; raises where it does not fit. None: its own function does, in ``prepare``."""
     read: Callable[[Any], Any] | None = None
     """Makes the argument of a value of TOML; returns None where it does not fit. Without it ``check`` says whether."""
+    default: Any = None
 
 
 class SettingsError(ValueError):
@@ -89,7 +90,7 @@ class Settings:
         first, *inner = names
         for name in reversed(inner):
             parsed = {name: parsed}
-        if inner:
+        if inner and first not in GROUPS:
             first = _known(first, place)
             before = self._values.get(first, {})
             if first in _MAIN_KEYS and isinstance(before, str):
@@ -112,17 +113,28 @@ class Settings:
         return {name: self._argument(name, value) for name, value in self._values.items()}
 
     def _argument(self, name: str, value: Any) -> Any:
-        setting = SETTINGS[name]
+        setting = SETTINGS.get(name) or Setting(f"a table with any of {', '.join(GROUPS[name])}", read=_table)
         try:
-            fit = setting.read(value) if setting.read is not None else _checked(setting, value, name)
+            fit = setting.read(value) if setting.read is not None else value
+            if setting.read is None and setting.check is not None:
+                setting.check(value, name)
         except (TypeError, ValueError, ImportError) as error:
-            raise SettingsError(f"{self._places[name]}: {error}") from None
+            if setting.read is not None:
+                raise SettingsError(f"{self._places[name]}: {error}") from None
+            fit = None
         if fit is None:
             raise SettingsError(f"{self._places[name]}: expected {setting.expected}, got {brief(value)}.")
         return fit
 
     def _put(self, name: str, value: Any, place: str) -> None:
         name = _known(name, place)
+        if name in GROUPS and isinstance(value, dict):
+            for part, one in value.items():
+                try:
+                    self._put(_part(name, part.replace("-", "_")), one, f"{place}.{part}")
+                except TypeError as error:
+                    raise SettingsError(f"{place}: {error}") from None
+            return
         before = self._values.get(name)
         if name in _MAIN_KEYS and isinstance(before, dict) and isinstance(value, str):
             key = _MAIN_KEYS[name]
@@ -134,16 +146,6 @@ class Settings:
 
 _MAIN_KEYS = {"engine": "name", "executor": "kind"}
 """Settings that are a text, or a table with that text under this key."""
-
-
-def _checked(setting: Setting, value: Any, name: str) -> Any:
-    """The value, where it may be an argument; else None."""
-    assert setting.check is not None
-    try:
-        setting.check(value, name)
-    except (TypeError, ValueError):
-        return None
-    return value
 
 
 def _toml(text: str) -> dict[str, Any]:
@@ -160,11 +162,9 @@ def _toml(text: str) -> dict[str, Any]:
 def _known(name: str, place: str) -> str:
     """The name with underscores. Raises SettingsError where there is no such setting."""
     known = name.replace("-", "_")
-    if known in SETTINGS:
+    if known in SETTINGS or known in GROUPS:
         return known
-    close = get_close_matches(known, SETTINGS, 2)
-    advice = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(SETTINGS))}."
-    raise SettingsError(f"{place}: there is no setting {brief(name)}; {advice}")
+    raise SettingsError(f"{place}: there is no setting {brief(name)}; {checks.advice(known, sorted(SETTINGS))}")
 
 
 def _merged(before: Any, after: Any, place: str) -> Any:
@@ -243,7 +243,7 @@ def _engine(value: Any) -> Any | None:
     return _made(Engine, "engine", value) if isinstance(value, dict) and "name" in value else _text(value)
 
 
-def _executor(value: Any) -> Any | None:
+def executor_of(value: Any) -> Any | None:
     """``local``, ``process`` or ``ray``; of the last two also with the arguments of their classes."""
     if value in ("local", "process", "ray"):
         return value
@@ -264,46 +264,83 @@ def _made(kind: type, title: str, arguments: Mapping[str, Any]) -> Any:
     return kind(**arguments)
 
 
-def _number(least: int, expected: str = "", *, optional: bool = False) -> Setting:
-    check = partial(checks.whole, least=least)
-    return Setting(
-        expected or f"a whole number of {least} or more",
-        (lambda value, name: None if value is None else check(value, name)) if optional else check,
-    )
+def _optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    return lambda value, name: None if value is None else check(value, name)
 
 
-_FLAG = Setting("true or false", checks.flag)
+_FROM_0, _FROM_1 = partial(checks.whole, least=0), partial(checks.whole, least=1)
+_0_OR_MORE, _1_OR_MORE = "a whole number of 0 or more", "a whole number of 1 or more"
+_TRUE_OR_FALSE = "true or false"
 _LIMIT = Setting("a number of seconds above 0", checks.limit)
-_WAIT = Setting("a number of seconds, 0 or more", checks.wait)
+_WAIT = "a number of seconds, 0 or more"
 
 SETTINGS = {
     "agent": Setting('the name of an agent, "module:name" or "file.py:name"', read=_text),
     "tasks": Setting("the path of a file, or the name of an object, as text", read=_text),
     "output": Setting("a path or an address, as text", read=_text),
-    "samples": _number(1),
-    "concurrency": _number(1),
+    "samples": Setting(_1_OR_MORE, _FROM_1, default=1),
+    "concurrency": Setting(_1_OR_MORE, _FROM_1, default=8),
     "timeout": _LIMIT,
-    "retries": _number(0),
+    "retries": Setting(_0_OR_MORE, _FROM_0, default=0),
     "retry_on": Setting("names of exception classes, in a list", checks.exceptions, _texts),
-    "retry_wait": _WAIT,
-    "retry_wait_max": _WAIT,
-    "retry_failed": _FLAG,
+    "retry_wait": Setting(_WAIT, checks.wait, default=1.0),
+    "retry_wait_max": Setting(_WAIT, checks.wait, default=60.0),
+    "retry_failed": Setting(_TRUE_OR_FALSE, checks.flag, default=False),
     "reward": Setting(
         '"[name=]module:function[*weight]", a list of such, or a table {name = {function, weight}}', read=_rewards
     ),
     "reward_timeout": _LIMIT,
-    "max_consecutive_failures": _number(0, "a whole number, 0 for no limit", optional=True),
-    "instrument": _FLAG,
+    "max_consecutive_failures": Setting("a whole number, 0 for no limit", _optional(_FROM_0)),
+    "instrument": Setting(_TRUE_OR_FALSE, checks.flag, default=True),
     "engine": Setting("the name of an engine, or a table of its name and options", checks.engine, _engine),
-    "seed": _number(0, optional=True),
+    "seed": Setting(_0_OR_MORE, _optional(_FROM_0)),
     "name": Setting("text", checks.name_of_agent),
     "executor": Setting(
-        'one of "local", "process" and "ray", or a table of its kind and its arguments', read=_executor
+        'one of "local", "process" and "ray", or a table of its kind and its arguments', read=executor_of
     ),
     "recording": Setting("a table of arguments of rt.recording", checks.recording_options, _table),
-    "logs": Setting("true, false, or the path of a folder", checks.log_folder),
-    "resume": _FLAG,
-    "limit": _number(1, optional=True),
+    "logs": Setting("true, false, or the path of a folder", checks.log_folder, default=False),
+    "resume": Setting(_TRUE_OR_FALSE, checks.flag, default=True),
+    "limit": Setting(_1_OR_MORE, _optional(_FROM_1)),
     "task_ids": Setting("ids of tasks, in a list", read=_texts),
 }
 """The settings, by name."""
+
+GROUPS = {
+    "retries": {
+        "times": "retries",
+        "on": "retry_on",
+        "wait": "retry_wait",
+        "wait_max": "retry_wait_max",
+        "failed": "retry_failed",
+    },
+    "timeout": {"rollout": "timeout", "reward": "reward_timeout"},
+    "limits": {"tasks": "limit", "task_ids": "task_ids", "failures": "max_consecutive_failures"},
+}
+"""Arguments that may be mappings, by name: the setting that each of their keys stands for."""
+
+
+def _part(group: str, key: Any) -> str:
+    """The setting that a key of a group stands for. Raises TypeError where there is none."""
+    if key not in GROUPS[group]:
+        raise TypeError(f"{group} has the key {brief(key)}; {checks.advice(str(key), GROUPS[group])}")
+    return GROUPS[group][key]
+
+
+def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings, and ``progress``, for arguments of ``rt.collect``: what groups hold, and defaults for the rest.
+
+    Raises:
+        TypeError: there is no such argument, or no such key in a group.
+    """
+    found = {"progress": None, **{name: setting.default for name, setting in SETTINGS.items()}}
+    for name, value in given.items():
+        if name in GROUPS and isinstance(value, Mapping):
+            found.update({_part(name, key): one for key, one in value.items()})
+        elif name in found:
+            found[name] = value
+        elif name != "limits":
+            raise TypeError(f"collect() has no argument {name!r}; {checks.advice(name, found)}")
+        elif value is not None:
+            raise checks.refused(value, name, f"a mapping with any of {', '.join(GROUPS[name])}")
+    return found
