@@ -63,22 +63,14 @@ class Agent:
         """Of the arguments of a ``functools.partial``: 12 hexadecimal digits; None without such arguments."""
 
     def call(self, task: Any, rollout: Any) -> Any:
-        """Calls the user's function with a task and, if it takes one, an ``rt.Rollout``; the result may be awaitable.
-
-        Raises:
-            Exception: what the function raised.
-        """
+        """Calls the user's function with a task and, if it takes one, an ``rt.Rollout``; the result may be awaited."""
         function = self.load()
         if not self.takes_rollout:
             return function(task)
         return function(task, rollout=rollout) if self._by_name else function(task, rollout)
 
     def load(self) -> Callable[..., Any]:
-        """The function to call, in this process. Makes the instance of a class, where there is none yet.
-
-        Raises:
-            Exception: what the constructor of the class raised.
-        """
+        """The function to call, in this process. Makes the instance of a class, where there is none yet."""
         given = self._given
         function: Callable[..., Any]
         function = getattr(_instance(given), _METHOD) if isinstance(given, type) else _target_of(given)
@@ -276,11 +268,7 @@ def _shape_of(target: Any, title: str) -> _Shape:
 
 
 def _takes_rollout(target: Any, title: str) -> str:
-    """How a function takes the ``Rollout``. Parameters with defaults and other names are not given one.
-
-    Raises:
-        TypeError: it takes no task, or needs more than a task and a ``Rollout``.
-    """
+    """How a function takes the ``Rollout``. Parameters with defaults and other names are not given one."""
     parameters = _parameters(target)
     if parameters is None:
         return "no"

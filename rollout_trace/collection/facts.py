@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace._field_docs import document_fields
 from rollout_trace.collection.items import Key
 from rollout_trace.data import costs, episodes
-from rollout_trace.data.model import Cost, Step, shared
+from rollout_trace.data.model import Cost, shared
 from rollout_trace.process.exits import reason_without_ids
 from rollout_trace.train.sequences import count_drift
 
@@ -146,7 +146,10 @@ def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
             continue
         for call in costs.calls_of(one.steps):
             usage.add_call(call)
-            _add_times(call[0], latencies, first_tokens)
+            latency, first = call[0].latency, call[0].time_to_first_token
+            if call[0].status in _ANSWERED:
+                latencies.extend([] if latency is None else [latency])
+                first_tokens.extend([] if first is None else [first])
         for step in one.steps:
             steps += 1
             if shared(step, "completion_token_ids") is not None:
@@ -184,12 +187,3 @@ def key_of(trajectory: Trajectory) -> Key | None:
 
 def _reward_errors(found: Any) -> tuple[str, ...]:
     return tuple(f"{name}: {text}" for name, text in found.items()) if isinstance(found, dict) else ()
-
-
-def _add_times(step: Step, latencies: array[float], first_tokens: array[float]) -> None:
-    if step.status not in _ANSWERED:
-        return
-    if step.latency is not None:
-        latencies.append(step.latency)
-    if step.time_to_first_token is not None:
-        first_tokens.append(step.time_to_first_token)

@@ -246,11 +246,7 @@ def _settle(asked: asyncio.Future[Any], result: Any) -> None:
 
 
 def _pickled(job: Job) -> bytes:
-    """A job without its work.
-
-    Raises:
-        TypeError: the task cannot be pickled.
-    """
+    """A job without its work. Raises TypeError where the task cannot be pickled."""
     try:
         return pickle.dumps(replace(job, work=None), pickle.HIGHEST_PROTOCOL)  # type: ignore[arg-type]
     except Exception as error:

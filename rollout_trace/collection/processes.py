@@ -65,11 +65,7 @@ class ProcessExecutor:
         return await self._pool.make(job)
 
     def check(self, work: Work) -> None:
-        """Checks that what the rollouts of a run share can be sent to a process, before any is made.
-
-        Raises:
-            TypeError: the agent or a reward cannot be pickled.
-        """
+        """Raises TypeError where the agent or a reward cannot be sent to a process, before any rollout is made."""
         self._load(work)
 
     async def close(self) -> None:
@@ -103,11 +99,7 @@ def cores() -> int:
 
 
 def _pickled(work: Work) -> bytes:
-    """What the rollouts of a run share.
-
-    Raises:
-        TypeError: a part of it cannot be pickled; the message names the part and says what to do.
-    """
+    """What the rollouts of a run share. Raises TypeError where a part of it cannot be pickled, with its name."""
     try:
         return pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
     except Exception as error:

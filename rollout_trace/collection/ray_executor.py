@@ -70,7 +70,7 @@ class RayExecutor:
             "resources": None if resources is None else dict(resources),
             "runtime_env": None if runtime_env is None else dict(runtime_env),
         }
-        self._options = {name: value for name, value in given.items() if value is not None}
+        self._options = {one: value for one, value in given.items() if value is not None}
         self._is_ours = False
         """Whether this object connected to the cluster."""
         self._connecting: asyncio.Future[None] | None = None
@@ -136,11 +136,10 @@ class RayExecutor:
         return max(1, int(cpus / self.num_cpus)) if self.num_cpus else max(1, int(cpus))
 
     def _start(self, number: int) -> RayWorker:
-        quota = self.rollouts_per_actor
         assert self._pool is not None
         return RayWorker(
             self._ray,
-            quota=quota,
+            quota=self.rollouts_per_actor,
             grace=self.grace,
             options=self._options,
             load=self._load,
@@ -172,11 +171,7 @@ class RayExecutor:
 
 
 def import_ray() -> Any:
-    """The module ray, an optional dependency.
-
-    Raises:
-        ImportError: it is not installed; the message has the command.
-    """
+    """The module ray, an optional dependency; or an ImportError with the command that installs it."""
     try:
         import ray
     except ImportError:
@@ -187,11 +182,7 @@ def import_ray() -> Any:
 
 
 def _reach(address: str) -> None:
-    """Checks that something listens at the address of a cluster: Ray itself tries for minutes.
-
-    Raises:
-        ConnectionError: nothing does.
-    """
+    """Raises ConnectionError where nothing listens at the address of a cluster: Ray itself tries for minutes."""
     place = urlsplit(address if "://" in address else f"ray://{address}")
     try:
         if place.hostname is None or place.port is None:

@@ -97,11 +97,7 @@ async def arun_job(job: Job) -> Outcome:
 
 
 def finish(work: Work) -> None:
-    """Completes what this process wrote in a run, and closes its output. Does nothing where it made no rollout.
-
-    Raises:
-        WriteError: something could not be written.
-    """
+    """Completes what this process wrote in a run, and closes its output; see ``Work.finish``."""
     with _lock:
         served = _workers.pop(work.run_id, None)
     if served is not None:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
@@ -106,42 +105,45 @@ class _Run:
         self._began = time.monotonic()
         self._error: BaseException | None = None
 
-    async def run(self) -> CollectSummary:
-        executor = self._opened()
-        runner = Runner(
-            plan=self._plan,
-            executor=executor,
+        self._runner = Runner(
+            plan=plan,
+            executor=self._opened(),
             tally=self._tally,
             monitor=self._monitor,
             reporter=self._reporter,
-            concurrency=self._session.concurrency,
-            most_failures=self._session.most_failures,
+            concurrency=session.concurrency,
+            most_failures=session.most_failures,
         )
-        self._begin()
-        work = asyncio.ensure_future(self._guarded(self._make(runner, executor)))
+
+    async def run(self) -> CollectSummary:
+        self._reporter.begin(self._monitor.progress(0))
+        for text in (*found_in(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
+            self._reporter.note(text)
+        work = asyncio.ensure_future(self._guarded(self._make()))
         now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with interruptible(partial(self._interrupt, runner), partial(_end_now, now)):
+        with interruptible(self._interrupt, lambda: None if now.done() else now.set_result(None)):
             try:
                 await asyncio.wait({work, now}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError as error:
                 self._error = error
-                runner.interrupt()
+                self._runner.interrupt()
                 await asyncio.wait({work, now}, return_when=asyncio.FIRST_COMPLETED)
-        summary = self._end(runner)
+        summary = self._end()
         if self._error is not None:
             raise self._error
-        if runner.is_interrupted:
+        if self._runner.is_interrupted:
             raise KeyboardInterrupt
         return summary
 
-    async def _make(self, runner: Runner, executor: Executor) -> None:
+    async def _make(self) -> None:
         """Makes the rollouts, and waits until they are written."""
+        runner = self._runner
         try:
             await self._guarded(runner.run())
         finally:
             # Also where every task of the loop is cancelled at once, as `asyncio.run` does at its end.
-            await self._guarded(executor.close())
-        await self._guarded(self._make_lost(runner, executor))
+            await self._guarded(runner.executor.close())
+        await self._guarded(self._make_lost())
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
         if runner.is_interrupted or self._error is not None or self._tally.has_thrown or self._plan.earlier.has_thrown:
@@ -149,19 +151,20 @@ class _Run:
         if self._tally.silent and self._error is None:
             await self._guarded(self._look_inside())
 
-    async def _make_lost(self, runner: Runner, executor: Executor) -> None:
+    async def _make_lost(self) -> None:
         """Makes the rollouts again that were lost with their workers."""
+        runner = self._runner
         for _ in range(_ROUNDS):
             if not runner.lost or runner.is_interrupted or self._error is not None:
                 return
-            missing = await asyncio.to_thread(self._missing, runner)
+            missing = await asyncio.to_thread(self._missing)
             if not missing:
                 return
             self._reporter.note(f"{len(missing)} rollouts were lost with their workers, and are made again")
             for job in missing:
                 self._tally.retract(runner.made[job.key])
             await self._guarded(runner.run(iter(missing)))
-            await self._guarded(executor.close())
+            await self._guarded(runner.executor.close())
 
     async def _leave_out(self) -> None:
         """Notes that what child processes wrote in attempts that were thrown away is not to be trained on.
@@ -189,12 +192,12 @@ class _Run:
         except Exception as error:
             self._error = self._error or error
 
-    def _missing(self, runner: Runner) -> list[Job]:
+    def _missing(self) -> list[Job]:
         """The rollouts that were made and are not in the output, now that what lost workers left is written."""
         found = earlier(self._work.output, spool=self._work.recording.get("spool"))
         plan = replace(self._plan, earlier=found, retry_failed=False)
         # Of one that was given up, no trajectory was said to be written.
-        written = {key for key, outcome in runner.made.items() if outcome.trajectory_id}
+        written = {key for key, outcome in self._runner.made.items() if outcome.trajectory_id}
         return [job for job in plan.jobs() if job.key in written]
 
     def _opened(self) -> Executor:
@@ -222,16 +225,12 @@ class _Run:
 
         return pass_on
 
-    def _begin(self) -> None:
-        self._reporter.begin(self._monitor.progress(0))
-        for text in (*found_in(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
-            self._reporter.note(text)
-
-    def _interrupt(self, runner: Runner) -> None:
+    def _interrupt(self) -> None:
         self._reporter.note("interrupted: running rollouts are cut and written; Ctrl-C again ends at once")
-        runner.interrupt()
+        self._runner.interrupt()
 
-    def _end(self, runner: Runner) -> CollectSummary:
+    def _end(self) -> CollectSummary:
+        runner = self._runner
         summary = self._tally.summary(
             run_id=self._work.run_id,
             output=self._work.shown_output,
@@ -246,8 +245,3 @@ class _Run:
         if summary.interrupted:
             self._reporter.note(f"run the same again to go on: what was made is in {self._work.shown_output}")
         return summary
-
-
-def _end_now(now: asyncio.Future[None]) -> None:
-    if not now.done():
-        now.set_result(None)

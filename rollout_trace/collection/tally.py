@@ -34,27 +34,13 @@ class Tally:
     """
 
     def __init__(self, planned: int) -> None:
+        # As the fields of `CollectSummary` with these names.
         self.planned = planned
-        """Rollouts of the whole plan, earlier ones included."""
-        self.ended = 0
-        """Rollouts that this run has made."""
         self.earlier = 0
-        """Rollouts that were in the output before, and are not made again."""
         self.attempts = 0
-        """Attempts that have ended."""
-        self.written = 0
-        """Of these, those whose trajectories are in the output."""
         self.retried = 0
-        """Attempts that another followed."""
         self.left_behind = 0
-        """Attempts whose agent could not be stopped."""
         self.reward_failures = 0
-        """Rollouts with a reward function that failed."""
-        self.by_status: Counter[str] = Counter()
-        """Of the rollouts of this run."""
-        self.earlier_by_status: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
-        """Rollouts of this run that failed, by the class of the exception."""
         self.usage = CallTotals()
         self.reward_usage = CallTotals()
         self.steps = 0
@@ -62,7 +48,14 @@ class Tally:
         self.without_ids: Counter[str] = Counter()
         self.drift = 0
         self.drifted = 0
-        """Attempts with drift."""
+        self.errors: Counter[str] = Counter()
+        self.ended = 0
+        """Rollouts that this run has made."""
+        self.written = 0
+        """Attempts whose trajectories are in the output."""
+        self.by_status: Counter[str] = Counter()
+        """Of the rollouts of this run."""
+        self.earlier_by_status: Counter[str] = Counter()
         self.silent: set[str] = set()
         """Episodes of attempts in which no call was recorded."""
         self.has_thrown = False

@@ -83,11 +83,7 @@ class Worker:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """Waits until everything is written.
-
-        Raises:
-            WriteError: something could not be.
-        """
+        """Waits until everything is written. Raises WriteError where something could not be."""
         self.recording = None
         self._opened.close()
 
