@@ -336,7 +336,11 @@ def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
     found = {"progress": None, **{name: setting.default for name, setting in SETTINGS.items()}}
     for name, value in given.items():
         if name in GROUPS and isinstance(value, Mapping):
-            found.update({_part(name, key): one for key, one in value.items()})
+            for key, one in value.items():
+                part = _part(name, key)
+                if part != name and part in given:
+                    raise TypeError(f"{part} is given twice, also as {key!r} of {name}; give one of them.")
+                found[part] = one
         elif name in found:
             found[name] = value
         elif name != "limits":

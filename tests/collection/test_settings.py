@@ -74,6 +74,7 @@ def test_a_run_with_groups_is_that_with_the_names_before_them(tmp_path: Path) ->
     ("given", "message"),
     [
         ({"retries": {"tries": 1}}, "retries has the key 'tries'; did you mean times"),
+        ({"retries": {"on": OSError}, "retry_on": ValueError}, "retry_on is given twice, also as 'on' of retries"),
         ({"limits": 5}, r"limits is 5 \(int\); give a mapping with any of tasks, task_ids, failures"),
         ({"reties": 5}, r"collect\(\) has no argument 'reties'; did you mean retries"),
         ({"executor": {"kind": "process", "proceses": 1}}, "executor has no argument 'proceses'; did you mean proc"),
