@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from rollout_trace.clients.vllm import wrap_vllm as wrap_vllm
     from rollout_trace.collection.collect import acollect as acollect
     from rollout_trace.collection.collect import collect as collect
-    from rollout_trace.collection.executor import Executor as Executor
     from rollout_trace.collection.facts import CallTotals as CallTotals
+    from rollout_trace.collection.job import Executor as Executor
     from rollout_trace.collection.job import Job as Job
     from rollout_trace.collection.job import Outcome as Outcome
     from rollout_trace.collection.job import RolloutTimeout as RolloutTimeout
     from rollout_trace.collection.job import WorkerLost as WorkerLost
+    from rollout_trace.collection.logs import Rollout as Rollout
     from rollout_trace.collection.processes import ProcessExecutor as ProcessExecutor
+    from rollout_trace.collection.progress import Progress as Progress
     from rollout_trace.collection.ray_executor import RayExecutor as RayExecutor
-    from rollout_trace.collection.rollout import Rollout as Rollout
-    from rollout_trace.collection.snapshot import Progress as Progress
     from rollout_trace.collection.summary import CollectSummary as CollectSummary
-    from rollout_trace.collection.totals import PassRate as PassRate
-    from rollout_trace.collection.totals import Percentiles as Percentiles
+    from rollout_trace.collection.summary import PassRate as PassRate
+    from rollout_trace.collection.summary import Percentiles as Percentiles
     from rollout_trace.data.costs import Price as Price
     from rollout_trace.data.costs import PriceTable as PriceTable
     from rollout_trace.data.exact_turn import ExactTurn as ExactTurn
@@ -108,15 +108,13 @@ _HOMES = {
     "rollout_trace.clients.transformers": ("wrap_transformers",),
     "rollout_trace.clients.vllm": ("wrap_vllm",),
     "rollout_trace.collection.collect": ("acollect", "collect"),
-    "rollout_trace.collection.executor": ("Executor",),
-    "rollout_trace.collection.job": ("Job", "Outcome", "RolloutTimeout", "WorkerLost"),
+    "rollout_trace.collection.job": ("Executor", "Job", "Outcome", "RolloutTimeout", "WorkerLost"),
     "rollout_trace.collection.processes": ("ProcessExecutor",),
-    "rollout_trace.collection.snapshot": ("Progress",),
+    "rollout_trace.collection.progress": ("Progress",),
     "rollout_trace.collection.ray_executor": ("RayExecutor",),
-    "rollout_trace.collection.rollout": ("Rollout",),
+    "rollout_trace.collection.logs": ("Rollout",),
     "rollout_trace.collection.facts": ("CallTotals",),
-    "rollout_trace.collection.summary": ("CollectSummary",),
-    "rollout_trace.collection.totals": ("PassRate", "Percentiles"),
+    "rollout_trace.collection.summary": ("CollectSummary", "PassRate", "Percentiles"),
     "rollout_trace.train.evaluation": ("Comparison", "compare", "pass_at_k", "pass_hat_k"),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
     "rollout_trace.wire.engine": ("Engine",),

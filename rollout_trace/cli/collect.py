@@ -123,14 +123,11 @@ def _prepared(
     Raises:
         ClickException: something is wrong with them.
     """
-    from rollout_trace.collection.collect import collect as collect_function
     from rollout_trace.collection.prepare import prepare
 
     try:
         arguments = _arguments(config, overrides, options)
-        bound = inspect.signature(collect_function).bind(**arguments, progress=False if quiet else None)
-        bound.apply_defaults()
-        session = prepare(bound.arguments)
+        session = prepare({**arguments, "progress": False if quiet else None})
         session.plan(write=not dry_run)
         return session
     except (TypeError, ValueError, ImportError) as error:
@@ -186,35 +183,35 @@ def _tasks(given: str) -> Any:
 
 def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
     """What a run would do, as lines and as JSON. Writes nothing."""
-    from rollout_trace.collection.plan import found_in
+    from rollout_trace.collection.resume import found_in
 
-    work = session.work
-    _check_output(work.output)
     plan = session.plan()
+    work, settings = plan.work, session.hashes.settings
+    _check_output(work.output)
     to_make, kept = sum(1 for _ in plan.jobs()), sum(1 for _ in plan.kept())
-    ids = [task.id for task in session.tasks]
+    ids = [task.id for task in plan.tasks]
     result = {
         "run": work.run_id,
         "agent": work.agent.describe(),
         "output": work.shown_output,
         "tasks": len(ids),
-        "samples": session.samples,
+        "samples": plan.samples,
         "planned": plan.size,
         "earlier": kept,
         "to_make": to_make,
         "unfinished": len(plan.earlier.unfinished),
         "in_journals": plan.earlier.recovered,
         "unreadable": plan.earlier.unreadable,
-        "settings": session.config,
+        "settings": dict(settings),
         "task_ids": ids,
     }
-    given = {name: value for name, value in session.config.items() if value is not None and name != "tasks"}
+    given = {name: value for name, value in settings.items() if value is not None and name != "tasks"}
     shown = ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
     lines = [
         f"agent     {work.agent.module}:{work.agent.qualified_name}, as {work.name}",
         f"tasks     {len(ids)}: {shown}",
         f"output    {work.shown_output}",
-        f"rollouts  {plan.size} = {len(ids)} tasks x {session.samples}: {kept} in the output, {to_make} to make",
+        f"rollouts  {plan.size} = {len(ids)} tasks x {plan.samples}: {kept} in the output, {to_make} to make",
         f"settings  {', '.join(f'{name}={value}' for name, value in given.items())}",
         *(f"note      {text}" for text in found_in(plan)),
         "nothing was run (--dry-run)",

@@ -1,22 +1,36 @@
-"""Agents: what users give to ``collect``, checked before any rollout and called in one way."""
+"""Agents: what users give to ``collect``, checked before any rollout and called in one way.
+
+A function is called as a coroutine function or not, with a ``Rollout`` or without: its signature says which.
+"""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
-import json
 import os
 import sys
-import threading
 import types
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from rollout_trace.collection.calling import FUNCTIONS, METHOD, bottom_of, shape_of, target_of
+from rollout_trace._threads import lock_for, renew_after_fork
 from rollout_trace.collection.objects import absolute_spec, load_object, parse_spec
+from rollout_trace.collection.tasks import digest
+from rollout_trace.data.user_values import brief
+
+_METHOD = "rollout"
+"""Name of the method of an agent that is a class, or an instance of one; and of the parameter for the ``Rollout``."""
+_FUNCTIONS = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    functools.partial,
+)
 
 
 class Agent:
@@ -31,8 +45,8 @@ class Agent:
         self._given = given
         self._spec = spec
         self._token = uuid.uuid4().hex
-        target = target_of(given)
-        shape = shape_of(target, _title(given))
+        target = _target_of(given)
+        shape = _shape_of(target, _title(given))
         self.name = _name(given)
         """For trajectories: of the function or the class."""
         self.is_async = shape.is_async
@@ -49,25 +63,17 @@ class Agent:
         """Of the arguments of a ``functools.partial``: 12 hexadecimal digits; None without such arguments."""
 
     def call(self, task: Any, rollout: Any) -> Any:
-        """Calls the user's function with a task and, if it takes one, an ``rt.Rollout``; the result may be awaitable.
-
-        Raises:
-            Exception: what the function raised.
-        """
+        """Calls the user's function with a task and, if it takes one, an ``rt.Rollout``; the result may be awaited."""
         function = self.load()
         if not self.takes_rollout:
             return function(task)
         return function(task, rollout=rollout) if self._by_name else function(task, rollout)
 
     def load(self) -> Callable[..., Any]:
-        """The function to call, in this process. Makes the instance of a class, where there is none yet.
-
-        Raises:
-            Exception: what the constructor of the class raised.
-        """
+        """The function to call, in this process. Makes the instance of a class, where there is none yet."""
         given = self._given
         function: Callable[..., Any]
-        function = getattr(_instance(given), METHOD) if isinstance(given, type) else target_of(given)
+        function = getattr(_instance(given), _METHOD) if isinstance(given, type) else _target_of(given)
         return function
 
     def describe(self) -> dict[str, str | None]:
@@ -104,21 +110,10 @@ def agent_of(agent: Any) -> Agent:
     return Agent(load_object(agent), spec=absolute_spec(agent))
 
 
-_lock = threading.RLock()
+_lock = lock_for(__name__)
 _instances: dict[type, Any] = {}
 _copies: WeakValueDictionary[str, Agent] = WeakValueDictionary()
 """Agents that came from another process, by their token. Each job brings one: the first is used for all."""
-
-
-def _reset() -> None:
-    """For a forked process: what an instance holds (clients, threads) is not shared with the parent."""
-    global _lock
-    _lock = threading.RLock()
-    _instances.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
 
 
 def _instance(kind: type) -> Any:
@@ -126,6 +121,10 @@ def _instance(kind: type) -> Any:
         if kind not in _instances:
             _instances[kind] = kind()
         return _instances[kind]
+
+
+# What an instance holds (clients, threads) is not shared with a forked process.
+renew_after_fork(_instance, lambda _: _instances.clear())
 
 
 def _restored(token: str, given: Any) -> Agent:
@@ -166,8 +165,8 @@ def _title(given: Any) -> str:
 
 
 def _name(given: Any) -> str:
-    bottom = bottom_of(given)
-    if isinstance(bottom, types.MethodType) and bottom.__name__ in (METHOD, "__call__"):
+    bottom = _bottom_of(given)
+    if isinstance(bottom, types.MethodType) and bottom.__name__ in (_METHOD, "__call__"):
         owner = bottom.__self__
         return owner.__name__ if isinstance(owner, type) else type(owner).__name__
     name = getattr(_source(given), "__name__", None)
@@ -176,8 +175,8 @@ def _name(given: Any) -> str:
 
 def _source(given: Any) -> Any:
     """The function or class whose code is the agent's."""
-    bottom = bottom_of(given)
-    return bottom if isinstance(bottom, (type, *FUNCTIONS)) else type(bottom)
+    bottom = _bottom_of(given)
+    return bottom if isinstance(bottom, (type, *_FUNCTIONS)) else type(bottom)
 
 
 def _file_of(source: Any) -> str | None:
@@ -192,10 +191,120 @@ def _arguments_digest(given: Any) -> str | None:
     """Only a digest: arguments may hold keys. Of objects only the class, since their text may have addresses."""
     found: list[Any] = []
     while isinstance(given, functools.partial):
-        found.append([list(map(_plain, given.args)), {name: _plain(one) for name, one in given.keywords.items()}])
+        found.append([list(given.args), given.keywords])
         given = given.func
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12] if found else None
+    return digest(found, lenient=True) if found else None
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (str, int, float)) else type(value).__qualname__
+class _Shape(NamedTuple):
+    """How a function is called."""
+
+    is_async: bool
+    """Whether it is a coroutine function."""
+    rollout: str
+    """How it takes the ``Rollout``: ``no``, ``second`` (by position) or ``named``."""
+
+
+def _target_of(given: Any) -> Any:
+    """What is called for an agent; for a class the function of its method, whose first parameter is bound to None."""
+    if isinstance(given, type):
+        if not callable(getattr(given, _METHOD, None)):
+            raise TypeError(
+                f"the agent is the class {given.__name__}, which has no method {_METHOD!r}: "
+                f"write `def {_METHOD}(self, task)` in it, or give a function."
+            )
+        _check_constructor(given)
+        static = inspect.getattr_static(given, _METHOD)
+        bound = isinstance(static, (staticmethod, classmethod)) or not inspect.isfunction(static)
+        return getattr(given, _METHOD) if bound else functools.partial(static, None)
+    if not isinstance(given, _FUNCTIONS) and callable(getattr(type(given), _METHOD, None)):
+        return getattr(given, _METHOD)
+    if not callable(given):
+        raise TypeError(
+            f"the agent is {brief(given)} ({type(given).__name__}), which cannot be called; give a function, an object "
+            f'with a method {_METHOD!r}, or a name such as "my_agent.py:solve".'
+        )
+    return given
+
+
+def _check_constructor(kind: type) -> None:
+    if inspect.isabstract(kind):
+        raise TypeError(f"the agent is the abstract class {kind.__name__}; give a class that can be instantiated.")
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [one.name for one in parameters if _is_needed(one)]
+    if needed:
+        raise TypeError(
+            f"the agent is the class {kind.__name__}, whose constructor needs {', '.join(needed)}: give an instance, "
+            "or a function that makes one."
+        )
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return not variable and parameter.default is parameter.empty
+
+
+def _bottom_of(given: Any) -> Any:
+    """The function inside partials."""
+    while isinstance(given, functools.partial):
+        given = given.func
+    return given
+
+
+def _shape_of(target: Any, title: str) -> _Shape:
+    function = _bottom_of(target)
+    if not isinstance(function, (*_FUNCTIONS, type)):
+        function = getattr(function, "__call__", function)  # noqa: B004 - its own method is looked at
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{title} is a generator function (it has a `yield`), and would do nothing when it is called: "
+            "give a function that returns its result."
+        )
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(target)
+    return _Shape(is_async, _takes_rollout(target, title))
+
+
+def _takes_rollout(target: Any, title: str) -> str:
+    """How a function takes the ``Rollout``. Parameters with defaults and other names are not given one."""
+    parameters = _parameters(target)
+    if parameters is None:
+        return "no"
+    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    if not by_position and not takes_any:
+        raise TypeError(f"{title} takes no positional argument, and is called with a task: write `def agent(task)`.")
+    rest = by_position[1:]
+    if isinstance(target, functools.partial) and _METHOD in target.keywords:
+        # The user has bound it to a value of their own.
+        parameters = [one for one in parameters if one.name != _METHOD]
+    named = next((one for one in parameters if one.name == _METHOD and one not in by_position[:1]), None)
+    way = "no"
+    if rest and (rest[0] is named or _is_needed(rest[0])):
+        way = "second"
+    elif named is not None and named.kind in (named.POSITIONAL_OR_KEYWORD, named.KEYWORD_ONLY):
+        way = "named"
+    given = [*by_position[:1], *(rest[:1] if way == "second" else [named] if way == "named" else [])]
+    needed = [one.name for one in parameters if _is_needed(one) and one not in given]
+    if needed:
+        raise TypeError(
+            f"{title} needs {', '.join(needed)} besides its task and a rollout: it is called as agent(task) or "
+            "agent(task, rollout). Give the others a default, or bind them with functools.partial."
+        )
+    return way
+
+
+def _parameters(target: Any) -> list[inspect.Parameter] | None:
+    """The parameters of a function; None where they are unknown, as of some that are written in C.
+
+    Those of a decorator's own wrapper: it may add arguments for the function in it. If it passes on whatever it is
+    given, those of the function.
+    """
+    try:
+        own = list(inspect.signature(target, follow_wrapped=False).parameters.values())
+        passes_on = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own)
+        return list(inspect.signature(target).parameters.values()) if passes_on else own
+    except (TypeError, ValueError):
+        return None

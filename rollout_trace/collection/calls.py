@@ -1,18 +1,20 @@
-"""Calls functions of the user's, sync ones in threads, and waits for them a limited time."""
+"""Calls functions of the user's, sync ones in threads, and waits for them a limited time; and what Ctrl-C does then."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import inspect
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
-
-from rollout_trace.collection.interrupt import is_python_s
 
 GRACE = 5.0
 """Seconds that a cancelled coroutine has to end."""
+Returned: TypeAlias = "tuple[Any, BaseException | None]"
+"""What a function returned, and what it raised."""
 
 
 class Ended(NamedTuple):
@@ -47,8 +49,7 @@ class UserCall:
             raise
         if self._task.done():
             return Ended(*self._task.result())
-        is_left_behind = await self.stop()
-        return Ended(is_late=True, is_left_behind=is_left_behind)
+        return Ended(is_late=True, is_left_behind=await self.stop())
 
     async def stop(self) -> bool:
         """Cancels it; True where it does not end, such as a function that runs in a thread."""
@@ -56,17 +57,13 @@ class UserCall:
         await asyncio.wait({self._task}, timeout=GRACE)
         return not self._task.done() or (self._thread is not None and self._thread.is_alive())
 
-    async def _threaded(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    async def _threaded(self, call: Callable[[], Any]) -> Returned:
         try:
             self._thread, ended = in_thread(call, "rollout")
         except RuntimeError as refused:  # No more threads: those of agents that were left behind, perhaps.
             return None, refused
         result, error = await ended
         return await _awaited(lambda: result) if inspect.isawaitable(result) else (result, error)
-
-
-Returned: TypeAlias = "tuple[Any, BaseException | None]"
-"""What a function returned, and what it raised."""
 
 
 def in_thread(call: Callable[[], Any], name: str) -> tuple[threading.Thread, asyncio.Future[Returned]]:
@@ -79,7 +76,10 @@ def in_thread(call: Callable[[], Any], name: str) -> tuple[threading.Thread, asy
     ended: asyncio.Future[Returned] = loop.create_future()
 
     def run() -> None:
-        outcome = _called(call)
+        try:
+            outcome: Returned = call(), None
+        except BaseException as error:  # `sys.exit()` in an agent ends that agent alone.
+            outcome = None, error
         try:
             loop.call_soon_threadsafe(_set, ended, outcome)
         except RuntimeError:  # Nobody waits any more, and the loop has been closed meanwhile.
@@ -95,14 +95,7 @@ def _set(ended: asyncio.Future[Returned], outcome: Returned) -> None:
         ended.set_result(outcome)
 
 
-def _called(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    try:
-        return call(), None
-    except BaseException as error:  # `sys.exit()` in an agent ends that agent alone.
-        return None, error
-
-
-async def _awaited(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+async def _awaited(call: Callable[[], Any]) -> Returned:
     """Returns the exception instead of raising it: the loop would end with a SystemExit of a task."""
     try:
         result = call()
@@ -111,3 +104,43 @@ async def _awaited(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         if isinstance(error, KeyboardInterrupt) and is_python_s():
             raise
         return None, error
+
+
+@contextmanager
+def interruptible(first: Callable[[], object], second: Callable[[], object]) -> Iterator[None]:
+    """Calls ``first`` at the first Ctrl-C in this block and ``second`` at each later one, in the event loop.
+
+    Only in the main thread, and only where the program does not handle Ctrl-C itself.
+    """
+    loop = asyncio.get_running_loop()
+    calls = 0
+
+    def interrupted() -> None:
+        nonlocal calls
+        calls += 1
+        (first if calls == 1 else second)()
+
+    before = signal.getsignal(signal.SIGINT)
+    if not is_python_s():
+        yield
+        return
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+    except (NotImplementedError, RuntimeError, ValueError):  # Windows: Ctrl-C cancels the task that asyncio runs.
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
+
+
+def is_python_s() -> bool:
+    """Whether Ctrl-C raises KeyboardInterrupt here, in whatever runs: in the main thread, by Python's own handler."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    # From Python 3.11 on `asyncio.run` sets one of its own in the place of Python's.
+    handler = signal.getsignal(signal.SIGINT)
+    module = getattr(getattr(handler, "func", handler), "__module__", None)
+    return handler is signal.default_int_handler or module == "asyncio.runners"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.collection.items import Key
 from rollout_trace.data import costs, episodes
-from rollout_trace.data.model import Cost, Step, shared
+from rollout_trace.data.model import Cost, shared
 from rollout_trace.process.exits import reason_without_ids
 from rollout_trace.train.sequences import count_drift
 
@@ -46,35 +46,25 @@ class CallTotals:
 
     def add_call(self, call: costs.Call) -> None:
         """Counts one call; ``call``: its steps."""
-        self.calls += 1
-        self.failed += call[0].status == "error"
         consumed = costs.has_consumed(call)
-        tokens = costs.tokens_of(call, "input")
-        if tokens is not None:
-            self.input_tokens += tokens
-        elif consumed:
-            self.input_unknown += 1
-        tokens = costs.tokens_of(call, "output")
-        if tokens is not None:
-            self.output_tokens += tokens
-        elif consumed:
-            self.output_unknown += 1
-        cost = costs.cost_of(call)
-        if cost is not None:
-            place = cost.currency, cost.source
-            self.amounts[place] = self.amounts.get(place, 0.0) + cost.amount
-        elif consumed:
-            self.cost_unknown += 1
+        sent, sampled, cost = costs.tokens_of(call, "input"), costs.tokens_of(call, "output"), costs.cost_of(call)
+        self.add(
+            CallTotals(
+                calls=1,
+                failed=call[0].status == "error",
+                input_tokens=sent or 0,
+                input_unknown=sent is None and consumed,
+                output_tokens=sampled or 0,
+                output_unknown=sampled is None and consumed,
+                amounts={} if cost is None else {(cost.currency, cost.source): cost.amount},
+                cost_unknown=cost is None and consumed,
+            )
+        )
 
     def add(self, other: CallTotals) -> None:
         """Adds the totals of another."""
-        self.calls += other.calls
-        self.failed += other.failed
-        self.input_tokens += other.input_tokens
-        self.input_unknown += other.input_unknown
-        self.output_tokens += other.output_tokens
-        self.output_unknown += other.output_unknown
-        self.cost_unknown += other.cost_unknown
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for place, amount in other.amounts.items():
             self.amounts[place] = self.amounts.get(place, 0.0) + amount
 
@@ -99,6 +89,9 @@ class CallTotals:
             currency=next(iter(self.amounts))[0],
             source=sources.pop() if len(sources) == 1 else "unknown",
         )
+
+
+_COUNTS = [one.name for one in fields(CallTotals) if one.name != "amounts"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,7 +146,10 @@ def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
             continue
         for call in costs.calls_of(one.steps):
             usage.add_call(call)
-            _add_times(call[0], latencies, first_tokens)
+            latency, first = call[0].latency, call[0].time_to_first_token
+            if call[0].status in _ANSWERED:
+                latencies.extend([] if latency is None else [latency])
+                first_tokens.extend([] if first is None else [first])
         for step in one.steps:
             steps += 1
             if shared(step, "completion_token_ids") is not None:
@@ -191,12 +187,3 @@ def key_of(trajectory: Trajectory) -> Key | None:
 
 def _reward_errors(found: Any) -> tuple[str, ...]:
     return tuple(f"{name}: {text}" for name, text in found.items()) if isinstance(found, dict) else ()
-
-
-def _add_times(step: Step, latencies: array[float], first_tokens: array[float]) -> None:
-    if step.status not in _ANSWERED:
-        return
-    if step.latency is not None:
-        latencies.append(step.latency)
-    if step.time_to_first_token is not None:
-        first_tokens.append(step.time_to_first_token)

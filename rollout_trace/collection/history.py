@@ -7,16 +7,17 @@ written when one of them changes; each run that called a model adds one line at 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
-from rollout_trace.collection.hashes import Hashes, hashes_of
 from rollout_trace.data.model import new_id
 from rollout_trace.data.redact import change_value
 from rollout_trace.data.user_values import brief
@@ -25,14 +26,77 @@ from rollout_trace.file.append import AppendedFile, AppendError
 from rollout_trace.record.provenance import provenance
 
 if TYPE_CHECKING:
-    from rollout_trace.collection.account import CollectSummary
-    from rollout_trace.collection.hashes import Hashes
+    from rollout_trace.collection.agents import Agent
+    from rollout_trace.collection.items import TaskItem
+    from rollout_trace.collection.summary import CollectSummary
 
-
-__all__ = ["Hashes", "History", "changes", "hashes_of"]
-
+MOST_TASKS = 20_000
+"""With more tasks their digests are not kept one by one: a header would have megabytes."""
 _LOCK_TIMEOUT = 10.0
 """Seconds to wait for another run that writes its line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashes:
+    """What a run is made of, as SHA-256 of 16 hexadecimal digits each.
+
+    The agent's hash is that of the file that its function or class is defined in, with its qualified name and the
+    arguments of a ``functools.partial``. Any change of that file changes it, a comment's too; a change of what the file
+    imports does not: the run's git commit has that. An agent without a file (a notebook, a built-in function) has none.
+    """
+
+    agent: str | None
+    agent_name: str
+    """Module and qualified name."""
+    tasks: str
+    digests: Mapping[str, str] | None
+    """Of the content of each task, by its id; None for more than 20,000 tasks."""
+    n_tasks: int
+    settings_hash: str
+    settings: Mapping[str, Any]
+    """As JSON."""
+
+    def short(self) -> dict[str, Any]:
+        """The hashes alone."""
+        return {"agent": self.agent, "tasks": self.tasks, "settings": self.settings_hash}
+
+    def as_json(self) -> dict[str, Any]:
+        """What a header has."""
+        return {
+            **self.short(),
+            "agent_name": self.agent_name,
+            "n_tasks": self.n_tasks,
+            "task_digests": None if self.digests is None else dict(self.digests),
+            "values": dict(self.settings),
+        }
+
+
+def hashes_of(agent: Agent, tasks: Sequence[TaskItem], settings: Mapping[str, Any]) -> Hashes:
+    """The hashes of a run, with settings that JSON can hold; reads the file of the agent."""
+    content = _file_hash(agent.source_file)
+    digests = {task.id: task.digest for task in tasks}
+    values = json.loads(json.dumps(dict(settings), default=str))
+    return Hashes(
+        agent=None if content is None else _hash([content, agent.qualified_name, agent.arguments_digest]),
+        agent_name=f"{agent.module or ''}:{agent.qualified_name or agent.name}",
+        # Sorted: the order of the tasks changes no rollout.
+        tasks=_hash(sorted(digests.items())),
+        digests=digests if len(digests) <= MOST_TASKS else None,
+        n_tasks=len(digests),
+        settings_hash=_hash(values),
+        settings=values,
+    )
+
+
+def _file_hash(path: str | None) -> str | None:
+    try:
+        return None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:  # A package in an archive, a file that is gone.
+        return None
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class History:
@@ -46,8 +110,8 @@ class History:
         self._place = os.fspath(place)
         self._started = _now()
         self._hashes: Hashes | None = None
-        self._header: dict[str, Any] | None = None
-        """The header to write into an object of this run."""
+        self._header = b""
+        """To be written into the object of this run, at an address."""
         self._run_id = ""
 
     def begin(self, hashes: Hashes, *, run_id: str | None = None) -> list[str]:
@@ -59,10 +123,9 @@ class History:
         """
         self._started, self._hashes, self._run_id = _now(), hashes, run_id or new_id()
         last = _last(self._place)
-        if last.hashes is not None and last.hashes == hashes.as_json():
+        if last.hashes == hashes.as_json():
             return []
-        self._header = {"schema": HISTORY_SCHEMA, "kind": "header", "at": self._started, "hashes": hashes.as_json()}
-        self._write(self._header)
+        self._write({"kind": "header", "at": self._started, "hashes": hashes.as_json()})
         return sentences(last, hashes)
 
     def end(self, summary: CollectSummary, *, config: Mapping[str, Any] | None = None) -> None:
@@ -75,16 +138,16 @@ class History:
         if not summary.usage.calls + summary.reward_usage.calls:
             return
         hashes = self._hashes
-        self._run_id = summary.run_id if self._header is None else self._run_id
-        settings = config if config is not None else None if hashes is None else hashes.settings
+        if config is None and hashes is not None:
+            config = hashes.settings
+        self._run_id = self._run_id or summary.run_id
         self._write(
             {
-                "schema": HISTORY_SCHEMA,
                 "kind": "run",
                 "run_id": summary.run_id,
                 "started_at": self._started,
                 "ended_at": _now(),
-                "config": None if settings is None else dict(settings),
+                "config": None if config is None else dict(config),
                 "hashes": None if hashes is None else hashes.short(),
                 "environment": provenance(),
                 "totals": summary.as_json(),
@@ -93,12 +156,17 @@ class History:
 
     def _write(self, record: dict[str, Any]) -> None:
         try:
-            line = _encoded(record)
-            if is_address(self._place):
-                header = b"" if self._header is None or record is self._header else _encoded(self._header)
-                _store(_object(self._place, self._run_id), header + line)
-            else:
+            clean = change_value({"schema": HISTORY_SCHEMA, **record}, "history", credentials.change)
+            line = json.dumps(clean, separators=(",", ":")).encode() + b"\n"
+            if not is_address(self._place):
                 _append(Path(self._place), line)
+                return
+            # An object has no end that a line could be added to.
+            self._header += line
+            with _stores():
+                system, folder = file_system(self._place)
+                system.makedirs(folder, exist_ok=True)
+                system.pipe_file(f"{folder.rstrip('/')}/history-{self._run_id}.jsonl", self._header)
         except (OSError, ValueError, ImportError, AppendError) as error:
             cause = error.cause if isinstance(error, AppendError) else error
             guard.warn_once(
@@ -112,11 +180,32 @@ def changes(place: str | os.PathLike[str], hashes: Hashes) -> list[str]:
     return sentences(_last(os.fspath(place)), hashes)
 
 
+@dataclass(slots=True)
+class Last:
+    """The last run of a history."""
+
+    hashes: dict[str, Any] | None = None
+    """Of the last header."""
+    name: str = ""
+    """The last run with these hashes and when it began; where none has ended, that of the header."""
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Takes in one line. Lines of kinds that a later version writes are not looked at.
+
+        Raises:
+            KeyError, TypeError: it is none of a history.
+        """
+        if record["kind"] == "header":
+            self.hashes, self.name = dict(record["hashes"]), f"the run of {_day(str(record['at']))}"
+        elif record["kind"] == "run":
+            self.name = f"run {record['run_id']} of {_day(str(record['started_at']))}"
+
+
 def _last(place: str) -> Last:
     """What the history says of the last run."""
     last, damaged = Last(), 0
     try:
-        lines = list(_lines(place))
+        lines = _lines(place)
     except FileNotFoundError:
         return last
     except (OSError, ValueError, ImportError) as error:
@@ -141,19 +230,15 @@ def _last(place: str) -> Last:
     return last
 
 
-def _lines(place: str) -> Iterable[bytes]:
+def _lines(place: str) -> list[bytes]:
     if not is_address(place):
         return Path(place).read_bytes().split(b"\n")
-    try:
+    with _stores():
         system, folder = file_system(place)
         system.invalidate_cache()
         found = [system.cat_file(path) for path in system.glob(f"{folder.rstrip('/')}/history-*.jsonl")]
-    except (ImportError, OSError):
-        raise
-    except Exception as error:
-        raise OSError(guard.describe(error)) from error
     # Names have no order: runs are, by the time of their first lines.
-    return (line for data in sorted(found, key=_time_of) for line in data.split(b"\n"))
+    return [line for data in sorted(found, key=_time_of) for line in data.split(b"\n")]
 
 
 def _time_of(data: bytes) -> str:
@@ -172,58 +257,19 @@ def _append(path: Path, line: bytes) -> None:
         file.close()
 
 
-def _object(place: str, run_id: str) -> str:
-    return f"{place.rstrip('/')}/history-{run_id}.jsonl"
-
-
-def _store(address: str, data: bytes) -> None:
+@contextmanager
+def _stores() -> Iterator[None]:
+    """Raises what stores raise in this block, each its own exceptions, as OSError."""
     try:
-        system, path = file_system(address)
-        system.makedirs(path.rpartition("/")[0], exist_ok=True)
-        system.pipe_file(path, data)
+        yield
     except (ImportError, OSError):
         raise
-    except Exception as error:  # Each store has exceptions of its own.
+    except Exception as error:
         raise OSError(guard.describe(error)) from error
-
-
-def _encoded(record: Mapping[str, Any]) -> bytes:
-    clean = change_value(record, "history", credentials.change)
-    return json.dumps(clean, separators=(",", ":")).encode() + b"\n"
 
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-_ABSENT = object()
-
-
-@dataclass(slots=True)
-class Last:
-    """The last run of a history."""
-
-    hashes: dict[str, Any] | None = None
-    """Of the last header."""
-    began: str = ""
-    """When the first run with these hashes began."""
-    run: str | None = None
-    """The last run with these hashes and when it began; None where none has ended."""
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Takes in one line. Lines of kinds that a later version writes are not looked at.
-
-        Raises:
-            KeyError, TypeError: it is none of a history.
-        """
-        if record["kind"] == "header":
-            hashes = dict(record["hashes"])
-            self.hashes, self.began, self.run = hashes, str(record["at"]), None
-        elif record["kind"] == "run":
-            self.run = f"run {record['run_id']} of {_day(str(record['started_at']))}"
-
-    def __str__(self) -> str:
-        return self.run or f"the run of {_day(self.began)}"
 
 
 def _day(time: str) -> str:
@@ -235,48 +281,35 @@ def sentences(last: Last, hashes: Hashes) -> list[str]:
     before = last.hashes
     if before is None:
         return []
-    parts = (_agent(before, hashes, last), _settings(before, hashes, last), _tasks(before, hashes, last))
-    return [text for part in parts for text in part]
-
-
-def _agent(before: Mapping[str, Any], hashes: Hashes, last: Last) -> list[str]:
-    if before.get("agent_name") != hashes.agent_name:
-        return [f"the agent is {hashes.agent_name}; that of {last} was {before.get('agent_name')}"]
-    if before.get("agent") == hashes.agent:
-        return []
-    if before.get("agent") is None or hashes.agent is None:
-        return [f"whether the agent is that of {last} is not known: one of the two has no source file"]
-    return [f"the source of the agent {hashes.agent_name} differs from that of {last}"]
-
-
-def _settings(before: Mapping[str, Any], hashes: Hashes, last: Last) -> list[str]:
-    if before.get("settings") == hashes.settings_hash:
-        return []
-    values = before.get("values")
-    earlier: Mapping[str, Any] = values if isinstance(values, dict) else {}
     found = []
-    # What the number of tasks was is told of the tasks.
-    for name in sorted((earlier.keys() | hashes.settings.keys()) - {"tasks"}):
-        then, now = earlier.get(name, _ABSENT), hashes.settings.get(name, _ABSENT)
-        if then != now:
-            found.append(f"{name} is {_shown(now)}; in {last} it was {_shown(then)}")
+    if before.get("agent_name") != hashes.agent_name:
+        found.append(f"the agent is {hashes.agent_name}; that of {last.name} was {before.get('agent_name')}")
+    elif before.get("agent") != hashes.agent:
+        if before.get("agent") is None or hashes.agent is None:
+            found.append(f"whether the agent is that of {last.name} is not known: one of the two has no source file")
+        else:
+            found.append(f"the source of the agent {hashes.agent_name} differs from that of {last.name}")
+    if before.get("settings") != hashes.settings_hash:
+        earlier, now = before.get("values"), hashes.settings
+        earlier = earlier if isinstance(earlier, dict) else {}
+        # What the number of tasks was is told of the tasks.
+        for name in sorted((earlier.keys() | now.keys()) - {"tasks"}):
+            texts = [brief(values[name]) if name in values else "not set" for values in (now, earlier)]
+            if name not in now or name not in earlier or now[name] != earlier[name]:
+                found.append(f"{name} is {texts[0]}; in {last.name} it was {texts[1]}")
+    if before.get("tasks") != hashes.tasks:
+        found.append(_tasks(before, hashes, last.name))
     return found
 
 
-def _shown(value: Any) -> str:
-    return "not set" if value is _ABSENT else brief(value)
-
-
-def _tasks(before: Mapping[str, Any], hashes: Hashes, last: Last) -> list[str]:
-    if before.get("tasks") == hashes.tasks:
-        return []
+def _tasks(before: Mapping[str, Any], hashes: Hashes, last: str) -> str:
     earlier, now = before.get("task_digests"), hashes.digests
     if not isinstance(earlier, dict) or now is None:
-        return [f"the tasks ({hashes.n_tasks}) differ from those of {last} ({before.get('n_tasks')})"]
+        return f"the tasks ({hashes.n_tasks}) differ from those of {last} ({before.get('n_tasks')})"
     counts = {
         "added": len(now.keys() - earlier.keys()),
         "removed": len(earlier.keys() - now.keys()),
         "changed": sum(earlier[one] != now[one] for one in now.keys() & earlier.keys()),
     }
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return [f"the tasks are not those of {last}: {told}"]
+    return f"the tasks are not those of {last}: {told}"

@@ -1,19 +1,18 @@
-"""What one run of an agent needs, wherever it is made, and what comes of it. Both can be pickled."""
+"""What one run of an agent needs, wherever it is made, and what comes of it: both can be pickled. Who makes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.collection.items import Key, TaskItem
+from rollout_trace.collection.items import Key, RetryPolicy, TaskItem
 from rollout_trace.file.addresses import shown
 
 if TYPE_CHECKING:
     from rollout_trace.collection.agents import Agent
     from rollout_trace.collection.facts import Facts
-    from rollout_trace.collection.retries import RetryPolicy
     from rollout_trace.collection.rewards import Rewards
     from rollout_trace.data.model import ErrorInfo
 
@@ -142,6 +141,28 @@ class Outcome:
     """From the begin of the attempt to its end, without the reward."""
     facts: Facts | None = None
     """What its trajectories hold, once they are written; None before."""
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Makes rollouts somewhere: in this process, in others, on other machines."""
+
+    async def run(self, job: Job) -> Outcome:
+        """Makes one rollout: has ``job.run()`` or ``job.arun()`` called somewhere, and returns what it returns.
+
+        Called for as many jobs at the same time as ``concurrency`` allows. A cancelled call stops the rollout, if that
+        is possible.
+
+        Raises:
+            WorkerLost: the process that was making it has ended. The rollout is made again.
+        """
+
+    async def close(self) -> None:
+        """Ends the workers, when no rollout is left. In each that made one, what it wrote is complete first.
+
+        A worker that ends by itself (its interpreter exits) completes what it wrote; one that is killed leaves its
+        journal.
+        """
 
 
 class WorkerLost(RuntimeError):

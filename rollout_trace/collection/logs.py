@@ -1,4 +1,4 @@
-"""Log files: what is logged while a rollout is made, one file for each attempt.
+"""What an attempt at a rollout is given: an ``rt.Rollout``, with a logger, and a log file of what is logged meanwhile.
 
 A record is put into the file of the rollout in whose context it was logged, in threads too where the trajectory is
 carried into them. What a logger's level or filters leave out is not logged, and so not in the file.
@@ -7,15 +7,21 @@ carried into them. What a logger's level or filters leave out is not logged, and
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
+import re
 import threading
+import traceback
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rollout_trace import guard
-from rollout_trace.collection.log_lines import entry, safe_name, traceback_lines
+from rollout_trace import credentials, guard
+from rollout_trace._field_docs import document_fields
+from rollout_trace._threads import lock_for, renew_after_fork
 from rollout_trace.data.episodes import episode_of
 from rollout_trace.process.patches import Patches
 from rollout_trace.record import scope
@@ -25,14 +31,51 @@ if TYPE_CHECKING:
 
 PARENT = "rollout_trace.rollout"
 """Name of the logger above those of the rollouts: its level and its handlers are theirs."""
+LONGEST = 80
+"""Characters of the longest name."""
+_DIGITS = 12
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_PLAIN = re.compile(r"[a-z0-9_][a-z0-9._-]*")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.I)
+"""Names that Windows gives to devices, with any suffix."""
 
 # Reentrant: a record may be logged by a signal handler, or by the garbage collector, while one is written.
-_lock = threading.RLock()
+_lock = lock_for(__name__)
 _open: dict[str, LogFile] = {}
 """Those that have not ended, by the id of the rollout's trajectory."""
 _here: ContextVar[LogFile | None] = ContextVar("rollout_trace_log", default=None)
 _patches: Patches | None = None
 _installed = 0
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One attempt of an agent at one task, for ``agent(task, rollout)``."""
+
+    task_id: str
+    """Id of the task."""
+    group: str
+    """Id shared by the samples of the task."""
+    index: int
+    """Position among the samples of the task, from 0."""
+    seed: int | None = None
+    """``seed + index`` of ``rt.collect(seed=...)``; None without one."""
+    attempt: int = 1
+    """From 1; above it, the attempts before failed."""
+    name: str = "agent"
+    """Of the trajectory."""
+    log: logging.Logger = field(repr=False)
+    """A logger of its own: with ``logs=True`` it writes to the rollout's file."""
+    artifacts: str = field(default="", repr=False)
+    """Folder that the rollouts of this run share."""
+
+    @property
+    def folder(self) -> Path:
+        """A folder for files of this attempt, made on first use."""
+        place = Path(self.artifacts, safe_name(self.task_id), f"{self.index}-{self.attempt}")
+        place.mkdir(parents=True, exist_ok=True)
+        return place
 
 
 class RolloutLogger(logging.Logger):
@@ -86,16 +129,21 @@ class LogFile:
         self._id = trajectory_id
         self._file: IO[str] | None = None
         self._has_ended = False
-        self._lock = threading.RLock()
+        self._renew()
+        renew_after_fork(self, LogFile._renew)
         with _lock:
             _open[trajectory_id] = self
+
+    def _renew(self) -> None:
+        """Gets a lock that no thread has: another one may have had it when this process was forked."""
+        self._lock = threading.RLock()
 
     def write(self, record: logging.LogRecord) -> None:
         """Puts a record into the file; does nothing once it has ended."""
         if self._has_ended:
             return
         try:
-            self._put(entry(record))
+            self._put(_entry(record))
         except Exception as error:
             _warn(self.path, error)
 
@@ -107,7 +155,7 @@ class LogFile:
             _here.set(None)
         with self._lock:
             try:
-                self._put("# ended\n" if error is None else traceback_lines(error))
+                self._put("# ended\n" if error is None else _traceback(error))
             except Exception as failure:
                 _warn(self.path, failure)
             self._has_ended = True
@@ -230,15 +278,55 @@ def _warn(path: str, error: Exception) -> None:
     )
 
 
-def _after_fork() -> None:
-    """Locks that other threads held are free in a child process."""
-    global _lock
-    _lock = threading.RLock()
-    for file in _open.values():
-        file._lock = threading.RLock()
+def safe_name(task_id: str) -> str:
+    """A name for a file or a folder, for any task id: another one for each, on every file system.
+
+    Short ids in small letters, digits, ``.``, ``_`` and ``-`` stay as they are. Of others, what cannot be in a name is
+    replaced, and 12 digits of a SHA-256 of the id are added. So it is with capitals: some systems hold ``A`` and ``a``
+    for the same name.
+    """
+    if len(task_id) <= LONGEST and _PLAIN.fullmatch(task_id) and task_id[-1] != "." and not _is_special(task_id):
+        return task_id
+    digest = hashlib.sha256(task_id.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    start = _UNSAFE.sub("_", task_id).strip("._-")[: LONGEST - _DIGITS - 1].rstrip("._-")
+    # An id that looks like a name of another one has a digest of its own.
+    return f"{start}-{digest}" if start and not _RESERVED.fullmatch(start) else f"task-{digest}"
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def _is_special(name: str) -> bool:
+    return _RESERVED.fullmatch(name) is not None or re.search(rf"-[0-9a-f]{{{_DIGITS}}}$", name) is not None
 
-__all__ = ["LogFile", "RolloutLog", "RolloutLogger", "RolloutLogs", "safe_name"]
+
+def _entry(record: logging.LogRecord) -> str:
+    """A record as it stands in the file: time, level, logger, message; further lines are indented."""
+    when = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+    try:
+        message = record.getMessage()
+    except Exception as error:  # Arguments that do not fit the message.
+        message = f"{record.msg!r} % {record.args!r} ({guard.describe(error)})"
+    text = _readable(f"{when.replace('+00:00', 'Z')} {record.levelname} {record.name}: {message}")
+    if record.exc_info and record.exc_info[1] is not None:
+        text += _traceback(record.exc_info[1])
+    elif record.exc_text:
+        text += _indented(record.exc_text)
+    if record.stack_info:
+        text += _indented(record.stack_info)
+    return text
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of an exception, each line indented."""
+    try:
+        return _indented("".join(traceback.format_exception(error)))
+    except Exception:  # A `__str__` that raises, or a chain too deep.
+        return _indented(guard.describe(error))
+
+
+def _indented(text: str) -> str:
+    return "    " + _readable(text.rstrip("\n"))
+
+
+def _readable(text: str) -> str:
+    """Text with a line end, without keys and control characters; lines after the first cannot be taken for entries."""
+    lines = credentials.cut(text).split("\n")
+    return "\n    ".join(guard.escaped(line, "\t") for line in lines) + "\n"

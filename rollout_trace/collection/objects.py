@@ -51,11 +51,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def absolute_spec(text: str) -> str:
-    """The text with the absolute path of its file, for processes with another current folder.
-
-    Raises:
-        ValueError: it names no object.
-    """
+    """The text with the absolute path of its file, for processes with another current folder."""
     return ":".join(parse_spec(text))
 
 
@@ -79,12 +75,9 @@ def load_object(text: str) -> Any:
             found = getattr(found, part)
         except AttributeError:
             where = ".".join([spec.module if not spec.is_file else os.path.basename(spec.module), *parts[:at]])
-            raise ImportError(f"{where} has no {part!r}{_near(part, _names_in(found)) or '.'}") from None
+            names = [name for name in dir(found) if not name.startswith("__")]
+            raise ImportError(f"{where} has no {part!r}{_near(part, names) or '.'}") from None
     return found
-
-
-def _names_in(found: Any) -> list[str]:
-    return [name for name in dir(found) if not name.startswith("__")]
 
 
 def _near(name: str, known: Sequence[str]) -> str:
@@ -114,19 +107,17 @@ def _advice(module: str) -> str:
     is_here = any(os.path.exists(os.path.join(here, module + end)) for end in (".py", ""))
     if is_here and here not in map(os.path.abspath, sys.path):
         return f"it is in the folder {here}, which is not on sys.path: set PYTHONPATH, or give its file."
-    near = _near(module, _modules_in([here, *sys.path])).removeprefix("; ")
+    # In the first two folders a user's own modules are.
+    files = [name for folder in (here, *sys.path[:1]) for name in _python_files(folder)]
+    near = _near(module, [name.removesuffix(".py") for name in files]).removeprefix("; ")
     return near or "install it, set PYTHONPATH, or give its file."
 
 
-def _modules_in(folders: Sequence[str]) -> list[str]:
-    """Modules in the first two folders, where a user's own are."""
-    found: list[str] = []
-    for folder in folders[:2]:
-        try:
-            found += [name.removesuffix(".py") for name in os.listdir(folder or ".") if name.endswith(".py")]
-        except OSError:
-            continue
-    return found
+def _python_files(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder or ".") if name.endswith(".py")]
+    except OSError:
+        return []
 
 
 def _failed(module: str, error: BaseException) -> ImportError:
@@ -168,10 +159,9 @@ def _import_file(path: str) -> ModuleType:
 
 def _near_file(path: str) -> str:
     folder, name = os.path.split(path)
-    try:
-        close = get_close_matches(name, [one for one in os.listdir(folder) if one.endswith(".py")], 1)
-    except OSError:
+    if not os.path.isdir(folder):
         return f": there is no folder {folder}"
+    close = get_close_matches(name, _python_files(folder), 1)
     return f"; there is {close[0]!r}" if close else ""
 
 

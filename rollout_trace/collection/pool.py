@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from rollout_trace.collection.items import Key
@@ -33,11 +33,16 @@ class PoolWorker(ABC):
         self.has_failed = False
         """Whether it ended before it was ready."""
         self.is_ending = False
-        self.kept_for: object = None
-        """The request of a rollout that it is to make alone, or makes."""
         self.is_late = False
         """Whether it has not become ready in ``patience`` seconds: it is given rollouts when it is."""
+        self.kept_for: Job | None = None
+        """A rollout that it is to make alone, or makes."""
         self._watches: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is given no more rollouts."""
+        return self.is_retired or self.given == self.quota
 
     @abstractmethod
     async def open(self, work: Work) -> None:
@@ -94,15 +99,6 @@ class PoolWorker(ABC):
 Worker = TypeVar("Worker", bound=PoolWorker)
 
 
-class _Request(Generic[Worker]):
-    """A rollout that waits for a worker."""
-
-    def __init__(self, alone: bool) -> None:
-        self.alone = alone
-        """Whether the worker is to make no other one at the same time."""
-        self.worker: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-
-
 class Pool(Generic[Worker]):
     """Starts workers when they are needed, at most so many, and gives each rollout to the one that makes the fewest.
 
@@ -117,13 +113,16 @@ class Pool(Generic[Worker]):
         self._most = most
         self._start = start
         self._workers: list[Worker] = []
-        self._waiting: deque[_Request[Worker]] = deque()
         self._ending: set[asyncio.Task[None]] = set()
         self._suspects: set[Key] = set()
+        """Rollouts whose worker was lost: they are made alone."""
         self._started = 0
         self._failed_starts = 0
         self._is_proven = False
         self._failure: Exception | None = None
+        """Why no rollout is made any more."""
+        self._change = asyncio.Event()
+        """Set, and replaced, when a worker may be free for those that wait."""
 
     async def make(self, job: Job) -> Outcome:
         """Has a worker make a rollout.
@@ -132,9 +131,13 @@ class Pool(Generic[Worker]):
             WorkerLost: the worker has ended.
             Exception: no worker can be started, or the rollout cannot be made in one.
         """
-        worker = await self._opened(job)
+        try:
+            worker = await self._ready(job)
+        except BaseException:
+            self._let_go(job)
+            raise
         made = worker.begin(job)
-        made.add_done_callback(lambda _: self._ended(worker, job, made))
+        made.add_done_callback(partial(self._ended, worker, job))
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
@@ -148,31 +151,69 @@ class Pool(Generic[Worker]):
         workers, self._workers = self._workers, []
         await asyncio.gather(*(worker.end() for worker in workers), *self._ending)
 
-    async def _opened(self, job: Job) -> Worker:
+    def lost(self, worker: Worker) -> None:
+        """A worker has ended by itself."""
+        worker.is_retired = True
+        self._end_if_idle(worker)
+
+    async def _ready(self, job: Job) -> Worker:
         """A worker that is ready for a rollout, which is in its account."""
         while True:
-            worker = await self._take(alone=job.key in self._suspects)
-            try:
-                if not await self._opens(worker, job.work):
-                    worker.given -= 1
-                    self._give_back(worker)
-                    continue
-            except WorkerLost as error:
-                self._lost_at_start(worker, error)
+            if self._failure is not None:
+                raise self._failure
+            change = self._change
+            worker = self._find(job, alone=job.key in self._suspects)
+            if worker is None:
+                await change.wait()
                 continue
-            except asyncio.CancelledError:
-                self._give_back(worker)
-                raise
-            except Exception as error:
-                if not self._is_proven:
+            worker.load += 1
+            worker.given += 1
+            try:
+                is_ready = await self._opens(worker, job.work)
+            except WorkerLost as error:
+                is_ready = False
+                self._lost_at_start(worker, error)
+            except BaseException as error:
+                if isinstance(error, Exception) and not self._is_proven:
                     self._refuse(error)
                 self._give_back(worker)
                 raise
-            self._failed_starts = 0
-            if not self._is_proven:
-                self._is_proven = True
-                self._dispatch()
-            return worker
+            if is_ready:
+                self._failed_starts = 0
+                if not self._is_proven:
+                    self._is_proven = True
+                    self._changed()
+                return worker
+            self._give_back(worker)
+
+    def _find(self, job: Job, *, alone: bool) -> Worker | None:
+        """A worker for a rollout; None where it has to wait."""
+        if self._workers and not self._is_proven:
+            # Its first rollout may have been cancelled before it was ready.
+            first = self._workers[0]
+            return None if first.load or first.is_full else first
+        free = [
+            one
+            for one in self._workers
+            if not one.is_full and not one.is_late and (one.kept_for is None or one.kept_for is job)
+        ]
+        idlest = min(free, key=lambda one: one.load, default=None)
+        if (idlest is None or idlest.load) and len(self._workers) < self._most:
+            try:
+                idlest = self._start(self._started)
+            except Exception as error:
+                self._refuse(error)
+                raise
+            self._started += 1
+            self._workers.append(idlest)
+        if idlest is None or not alone:
+            return idlest
+        if not idlest.load:
+            self._let_go(job)
+        elif any(one.kept_for is job for one in free):
+            return None
+        idlest.kept_for = job
+        return None if idlest.load else idlest
 
     async def _opens(self, worker: Worker, work: Work) -> bool:
         """Waits until a worker is ready; False where that takes too long. Raises as ``open``."""
@@ -186,14 +227,15 @@ class Pool(Generic[Worker]):
             opening.result()
             return True
         worker.is_late = True
-        opening.add_done_callback(lambda _: self._opened_late(worker, opening))
+        worker.given -= 1
+        opening.add_done_callback(partial(self._opened_late, worker))
         return False
 
     def _opened_late(self, worker: Worker, opening: asyncio.Future[None]) -> None:
         worker.is_late = False
         if opening.cancelled() or opening.exception() is not None:
             self.lost(worker)
-        self._dispatch()
+        self._changed()
 
     def _lost_at_start(self, worker: Worker, error: WorkerLost) -> None:
         # Several rollouts may wait for it.
@@ -202,78 +244,16 @@ class Pool(Generic[Worker]):
             self._failed_starts += 1
             if not self._is_proven or self._failed_starts >= MOST_STARTS:
                 self._refuse(RuntimeError(f"no worker for rollouts can be started: {error}"))
-        self._give_back(worker)
 
     def _refuse(self, error: Exception) -> None:
         """Gives no more rollouts to workers."""
         self._failure = error
-        waiting, self._waiting = self._waiting, deque()
-        for request in waiting:
-            if not request.worker.done():
-                request.worker.set_exception(error)
+        self._changed()
 
-    async def _take(self, *, alone: bool) -> Worker:
-        if self._failure is not None:
-            raise self._failure
-        request = _Request[Worker](alone)
-        self._waiting.append(request)
-        self._dispatch()
-        try:
-            return await request.worker
-        except asyncio.CancelledError:
-            if request in self._waiting:
-                self._waiting.remove(request)
-            if request.worker.done() and not request.worker.cancelled() and request.worker.exception() is None:
-                self._give_back(request.worker.result())
-                raise
-            for worker in self._workers:
-                if worker.kept_for is request:
-                    worker.kept_for = None
-            self._dispatch()
-            raise
-
-    def _dispatch(self) -> None:
-        """Gives workers to the rollouts that wait, in their order."""
-        is_full = False
-        for request in list(self._waiting):
-            # One that is done was cancelled just now.
-            if request.worker.done() or (is_full and not request.alone):
-                continue
-            try:
-                worker = self._find(request)
-            except Exception as error:
-                self._refuse(error)
-                return
-            if worker is None:
-                is_full = is_full or not request.alone
-                continue
-            self._waiting.remove(request)
-            worker.load += 1
-            worker.given += 1
-            worker.is_retired = worker.given == worker.quota
-            request.worker.set_result(worker)
-
-    def _find(self, request: _Request[Worker]) -> Worker | None:
-        if self._workers and not self._is_proven:
-            # Its first rollout may have been cancelled before it was ready.
-            first = self._workers[0]
-            return None if first.load or first.is_retired else first
-        free = [
-            one for one in self._workers if not one.is_retired and not one.is_late and one.kept_for in (None, request)
-        ]
-        idlest = min(free, key=lambda one: one.load, default=None)
-        if (idlest is None or idlest.load) and len(self._workers) < self._most:
-            idlest = self._start(self._started)
-            self._started += 1
-            self._workers.append(idlest)
-        if idlest is None or not request.alone:
-            return idlest
-        kept = next((one for one in free if one.kept_for is request), None)
-        if kept is not None and not idlest.load:
-            kept.kept_for = None
-        if kept is None or not idlest.load:
-            idlest.kept_for = request
-        return None if idlest.load else idlest
+    def _changed(self) -> None:
+        """Has those that wait look again, in their order."""
+        self._change.set()
+        self._change = asyncio.Event()
 
     def _ended(self, worker: Worker, job: Job, made: asyncio.Future[Outcome]) -> None:
         """Takes a rollout that a worker has ended, or was lost with, out of its account."""
@@ -283,25 +263,25 @@ class Pool(Generic[Worker]):
             self._suspects.add(job.key)
         elif error is None and not made.cancelled():
             self._suspects.discard(job.key)
-            if made.result().is_left_behind:
-                # The agent's thread ends with the process.
-                worker.is_retired = True
+            # The agent's thread ends with the process.
+            worker.is_retired = worker.is_retired or made.result().is_left_behind
+        self._let_go(job)
         self._give_back(worker)
 
-    def lost(self, worker: Worker) -> None:
-        """A worker has ended by itself."""
-        worker.is_retired = True
-        self._end_if_idle(worker)
+    def _let_go(self, job: Job) -> None:
+        """Keeps no worker for a rollout any more."""
+        for worker in self._workers:
+            if worker.kept_for is job:
+                worker.kept_for = None
+                self._changed()
 
     def _give_back(self, worker: Worker) -> None:
         worker.load -= 1
-        if not worker.load and isinstance(worker.kept_for, _Request) and worker.kept_for.worker.done():
-            worker.kept_for = None
         self._end_if_idle(worker)
-        self._dispatch()
+        self._changed()
 
     def _end_if_idle(self, worker: Worker) -> None:
-        if worker.is_retired and not worker.load and not worker.is_ending and worker in self._workers:
+        if worker.is_full and not worker.load and not worker.is_ending and worker in self._workers:
             worker.is_ending = True
             ending = asyncio.ensure_future(self._retire(worker))
             self._ending.add(ending)
@@ -313,4 +293,4 @@ class Pool(Generic[Worker]):
         finally:
             if worker in self._workers:
                 self._workers.remove(worker)
-            self._dispatch()
+            self._changed()

@@ -4,73 +4,86 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollout_trace.collection import options, places
+from rollout_trace.collection import places
 from rollout_trace.collection.agents import Agent, agent_of
-from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.hashes import hashes_of
-from rollout_trace.collection.job import Work
+from rollout_trace.collection.history import hashes_of
+from rollout_trace.collection.items import RetryPolicy
+from rollout_trace.collection.job import Executor, Work
 from rollout_trace.collection.process_main import leave_if_preparing
+from rollout_trace.collection.resume import Plan
 from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.session import Session
+from rollout_trace.collection.settings import SETTINGS, executor_of, ungrouped
 from rollout_trace.collection.tasks import load_tasks
 from rollout_trace.data.model import new_id
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import absolute, file_system, is_address, is_folder_target
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.writer import check_path
+from rollout_trace.record.recording import recording
+
+_FAILURES = 50
+"""So many failed rollouts in a row end a run, or twice as many as are made at the same time, if that is more."""
+_OF_ROLLOUTS = ("engine", "instrument", "recording", "reward", "reward_timeout", "seed", "timeout")
+"""The settings that make rollouts what they are."""
 
 
 def prepare(given: Mapping[str, Any]) -> Session:
-    """Checks the arguments of ``rt.collect``. Makes nothing, and writes nothing.
+    """Checks the arguments of ``rt.collect``, of which it needs agent, tasks and output. Makes and writes nothing.
 
     Raises:
         TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
     """
     leave_if_preparing()
+    given = ungrouped(given)
     agent: Agent = agent_of(given["agent"])
-    name = agent.name if given["name"] is None else options.agent_name(given["name"])
+    value = {name: one.check(given[name], name) for name, one in SETTINGS.items() if one.check is not None}
     output = _output(given["output"], given["tasks"])
-    concurrency = options.whole(given["concurrency"], "concurrency", least=1)
-    rewards = rewards_of(given["reward"], options.limit(given["reward_timeout"], "reward_timeout"))
+    recording(output, **value["recording"])  # Opens nothing.
+    rewards = rewards_of(given["reward"], value["reward_timeout"])
     if rewards is not None:
         rewards.check()
-    options.check_engine(given["engine"])
+    most_failures = value["max_consecutive_failures"]
+    if most_failures is None:
+        most_failures = max(_FAILURES, 2 * value["concurrency"])
+    tasks = load_tasks(given["tasks"], limit=value["limit"], task_ids=given["task_ids"])
+    name = agent.name if value["name"] is None else value["name"]
     work = Work(
         run_id=new_id(),
         name=name,
         agent=agent,
         rewards=rewards,
-        retries=options.retry_policy(given["retries"], given["retry_on"], given["retry_wait"], given["retry_wait_max"]),
+        retries=RetryPolicy(value["retries"], value["retry_on"], value["retry_wait"], value["retry_wait_max"]),
         output=output,
-        recording=options.recording_options(given["recording"], output),
-        instrument=options.flag(given["instrument"], "instrument"),
+        recording=value["recording"],
+        instrument=value["instrument"],
         engine=given["engine"],
-        timeout=options.limit(given["timeout"], "timeout"),
-        groups_by_name=given["name"] is not None,
+        timeout=value["timeout"],
+        groups_by_name=value["name"] is not None,
         artifacts=str(places.beside(output, "artifacts").absolute()),
-        logs=_logs(options.folder_of_logs(given["logs"]), output),
+        logs=_logs(value["logs"], output),
     )
-    tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
-    config = _config(given, work)
     return Session(
-        work=work,
-        tasks=tasks,
-        samples=options.whole(given["samples"], "samples", least=1),
-        seed=None if given["seed"] is None else options.whole(given["seed"], "seed", least=0),
-        concurrency=concurrency,
-        most_failures=options.most_failures(given["max_consecutive_failures"], concurrency),
-        resume=options.flag(given["resume"], "resume"),
-        retry_failed=options.flag(given["retry_failed"], "retry_failed"),
+        asked=Plan(
+            work=work,
+            tasks=tasks,
+            samples=value["samples"],
+            seed=value["seed"],
+            retry_failed=value["retry_failed"],
+        ),
+        concurrency=value["concurrency"],
+        most_failures=most_failures or math.inf,
+        resume=value["resume"],
         progress=given["progress"],
-        executor=_executor(given["executor"], concurrency),
-        hashes=hashes_of(agent, tasks, config),
-        config=config,
+        executor=_executor(given["executor"], value["concurrency"]),
+        hashes=hashes_of(agent, tasks, {"name": name, **{one: _as_json(given[one]) for one in _OF_ROLLOUTS}}),
     )
 
 
@@ -85,17 +98,15 @@ def _output(given: Any, tasks: Any) -> str:
         file_system(text)
     elif is_folder_target(given):
         return os.path.join(text, "")
-    elif _is_file(tasks, text):
+    elif isinstance(tasks, (str, os.PathLike)) and _is_same_file(os.path.expanduser(tasks), text):
         raise ValueError(f"output is {text}, the file of the tasks; give another one.")
     else:
         compressor(check_path(text))
     return text
 
 
-def _is_file(given: Any, path: str) -> bool:
-    return isinstance(given, (str, os.PathLike)) and os.path.realpath(os.path.expanduser(given)) == os.path.realpath(
-        path
-    )
+def _is_same_file(one: str | os.PathLike[str], other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _logs(given: bool | str, output: str) -> str | None:
@@ -106,6 +117,7 @@ def _logs(given: bool | str, output: str) -> str | None:
 
 def _executor(given: Any, concurrency: int) -> Executor | None:
     """The executor; None for this process."""
+    given = executor_of(given) or given if isinstance(given, Mapping) else given
     if given is None or given == "local":
         return None
     if given == "process":
@@ -126,28 +138,21 @@ def _executor(given: Any, concurrency: int) -> Executor | None:
     )
 
 
-_SETTINGS = ("engine", "instrument", "recording", "reward", "reward_timeout", "seed", "timeout")
-
-
-def _config(given: Mapping[str, Any], work: Work) -> dict[str, Any]:
-    """The settings that make rollouts what they are, as JSON. Equal in every run that is given the same."""
-    return {"name": work.name, **{name: _named(given[name]) for name in _SETTINGS}}
-
-
-def _named(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
+    """A setting as JSON, equal in every run that is given the same."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
-        return {str(name): _named(one) for name, one in value.items()}
+        return {str(name): _as_json(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_named(one) for one in value]
+        return [_as_json(one) for one in value]
     if isinstance(value, (re.Pattern, os.PathLike)):
         return str(getattr(value, "pattern", value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _named(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: _as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"type": type(value).__qualname__, **fields}
     if isinstance(value, functools.partial):
-        return [_named(value.func), _named(value.args), _named(value.keywords)]
+        return _as_json([value.func, value.args, value.keywords])
     # An object's own text often has its address in memory, which is another one in every run.
     function = value if hasattr(value, "__qualname__") else type(value)
     return f"{function.__module__}:{function.__qualname__}"

@@ -1,4 +1,8 @@
-"""The program of a worker of ``ProcessExecutor``: makes rollouts in an event loop of its own."""
+"""The program of a worker of ``ProcessExecutor``: makes rollouts in an event loop of its own.
+
+What it is told comes as pickled tuples: what to do, a number, and what that needs. What it says are tuples, too, each
+after its length: that number, how it ended (``made``, ``raised`` or ``stopped``), and what came of it.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,22 @@ import os
 import pickle
 import signal
 import socket
+import struct
+import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from multiprocessing import process, spawn
 from typing import Any, BinaryIO
 
 from rollout_trace import guard
-from rollout_trace.collection.job import Work
-from rollout_trace.collection.messages import finish_all, packed, portable, receive, unpickled_job
+from rollout_trace.collection.job import Job, Work
 
 UNGUARDED = 87
 """Exit code of a process that met a call of ``collect`` while it imported the program's main module."""
+LENGTH = struct.Struct(">Q")
+"""Bytes of what follows."""
 
 is_preparing = False
 """Whether this process is a worker that imports the main module now."""
@@ -35,14 +44,14 @@ def main(channel: socket.socket, stream: BinaryIO) -> None:
         # A process that is forked here and outlives this one must not keep the connection open.
         os.register_at_fork(after_in_child=lambda: os.close(channel.detach()) if channel.fileno() >= 0 else None)
     link = _Link(channel, stream)
-    kind, data, grace = link.receive()
-    assert kind == "prepare"
+    _, number, data, grace = link.receive()
     try:
         _prepare(data)
     except BaseException as error:
-        link.send(("unprepared", guard.describe(error)))
+        reason = f"a process for rollouts cannot import the main module: {guard.describe(error)}"
+        link.send(number, "raised", RuntimeError(reason))
         raise
-    link.send(("prepared",))
+    link.send(number, "made", None)
     asyncio.run(_Server(link, grace).serve())
 
 
@@ -72,16 +81,25 @@ class _Link:
         self._stream = stream
         self._lock = threading.Lock()
 
-    def receive(self) -> Any:
-        """Waits for a message. Raises EOFError where the other process has ended."""
-        return receive(self._stream)
+    def receive(self) -> tuple[Any, ...]:
+        """Waits for what is to be done.
 
-    def send(self, message: tuple[Any, ...]) -> None:
-        """Sends a message, from any thread."""
-        data = packed(message)
+        Ends this process where its starter has ended. What it recorded is in its journal, which the next run recovers.
+        Without writing first: the next run would begin meanwhile and leave alone what a living process has; and what
+        the agents see after the end of the recording would be in no file.
+        """
+        try:
+            told: tuple[Any, ...] = pickle.load(self._stream)
+            return told
+        except (EOFError, OSError, pickle.UnpicklingError):
+            os._exit(1)
+
+    def send(self, number: int, how: str, result: Any) -> None:
+        """Says how something has ended, from any thread."""
+        data = pickle.dumps((number, how, result), pickle.HIGHEST_PROTOCOL)
         with self._lock:
             try:
-                self._channel.sendall(data)
+                self._channel.sendall(LENGTH.pack(len(data)) + data)
             except OSError:
                 # The other process has ended, which the thread that reads finds.
                 pass
@@ -91,7 +109,7 @@ class _Server:
     """Makes the rollouts that come through the connection.
 
     Args:
-        grace: seconds to wait for rollouts that were stopped, and for the writing where the other process has ended.
+        grace: seconds to wait for rollouts that were stopped.
     """
 
     def __init__(self, link: _Link, grace: float) -> None:
@@ -101,65 +119,79 @@ class _Server:
         self._running: dict[int, Future[None]] = {}
 
     async def serve(self) -> None:
-        """Returns when the last message has come, and what was recorded is written."""
-        loop, last = asyncio.get_running_loop(), asyncio.Event()
+        """Returns when the end has come, and what was recorded is written."""
+        loop = asyncio.get_running_loop()
+        last: asyncio.Future[int] = loop.create_future()
         threading.Thread(target=self._read, args=(loop, last), name="rollout_trace worker reads", daemon=True).start()
-        await last.wait()
+        number = await last
         stopped = [asyncio.wrap_future(one) for one in list(self._running.values())]
         if stopped:
             await asyncio.wait(stopped, timeout=self._grace)
-        await asyncio.to_thread(self._finish)
-        self._link.send(("ended",))
+        for failure in await asyncio.to_thread(finish_all, list(self._works.values())):
+            guard.warn(f"a process for rollouts could not write all that it recorded: {failure}")
+        self._link.send(number, "made", None)
 
-    def _read(self, loop: asyncio.AbstractEventLoop, last: asyncio.Event) -> None:
-        """Takes messages, on a thread: an agent may hold up the event loop."""
+    def _read(self, loop: asyncio.AbstractEventLoop, last: asyncio.Future[int]) -> None:
+        """Takes what is to be done, on a thread: an agent may hold up the event loop."""
         while True:
-            try:
-                kind, *rest = self._link.receive()
-            except EOFError:
-                self._leave()
+            kind, number, *rest = self._link.receive()
             if kind == "work":
-                self._load(*rest)
+                self._load(number, *rest)
             elif kind == "job":
-                number = rest[0]
-                self._running[number] = asyncio.run_coroutine_threadsafe(self._make(*rest), loop)
+                self._running[number] = asyncio.run_coroutine_threadsafe(self._make(number, *rest), loop)
             elif kind == "stop":
-                running = self._running.get(*rest)
+                running = self._running.get(number)
                 if running is not None:
                     running.cancel()
             elif kind == "ping":
-                loop.call_soon_threadsafe(self._link.send, ("pong", *rest))
+                loop.call_soon_threadsafe(self._link.send, number, "made", None)
             elif kind == "end":
-                loop.call_soon_threadsafe(last.set)
+                loop.call_soon_threadsafe(last.set_result, number)
 
-    def _load(self, number: int, payload: bytes) -> None:
+    def _load(self, number: int, work: int, payload: bytes) -> None:
         """Takes what the rollouts of a run share; imports the module of the agent."""
         try:
-            self._works[number] = pickle.loads(payload)
+            self._works[work] = pickle.loads(payload)
         except BaseException as error:
-            self._link.send(("refused", number, guard.describe(error)))
+            reason = (
+                "a process for rollouts cannot make the agent, or the reward, from what it was sent "
+                f"({guard.describe(error)}). Define them in a module that can be imported, not in a notebook or a "
+                "session; or make the rollouts in this process (executor=None)."
+            )
+            self._link.send(number, "raised", TypeError(reason))
         else:
-            self._link.send(("ready", number))
+            self._link.send(number, "made", None)
 
     async def _make(self, number: int, work: int, payload: bytes) -> None:
         try:
-            outcome = await unpickled_job(payload, self._works[work]).arun()
-            self._link.send(("made", number, outcome))
+            job: Job = replace(pickle.loads(payload), work=self._works[work])
+            self._link.send(number, "made", await job.arun())
         except asyncio.CancelledError:
-            self._link.send(("stopped", number))
+            self._link.send(number, "stopped", None)
         except BaseException as error:
-            self._link.send(("raised", number, portable(error)))
+            self._link.send(number, "raised", portable(error))
         finally:
             self._running.pop(number, None)
 
-    def _finish(self) -> None:
-        for failure in finish_all(list(self._works.values())):
-            guard.warn(f"a process for rollouts could not write all that it recorded: {failure}")
 
-    def _leave(self) -> None:
-        """Ends this process, whose starter has ended: what it recorded is in its journal, which the next run recovers.
+def portable(error: BaseException) -> BaseException:
+    """An exception that can be pickled: itself, or one with its class and message as text."""
+    try:
+        # Some cannot be made again from what they are pickled as.
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(guard.describe(error))
+    return error
 
-        Without writing first. The next run would begin meanwhile and leave alone what a living process has; and what
-        the agents see after the end of the recording would be in no file.
-        """
-        os._exit(1)
+
+def finish_all(works: Sequence[Work]) -> list[str]:
+    """Completes what this process wrote in these runs; returns why some of it could not be written."""
+    # Looked up, not imported: without it no rollout was made here.
+    serving: Any = sys.modules.get("rollout_trace.collection.serving")
+    failures = []
+    for work in () if serving is None else works:
+        try:
+            serving.finish(work)
+        except Exception as error:
+            failures.append(guard.describe(error))
+    return failures

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import spawn
 from typing import Any
 
@@ -18,10 +19,9 @@ from rollout_trace import guard
 from rollout_trace._python import without_interrupts
 from rollout_trace._threads import renew_after_fork
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
-from rollout_trace.collection.messages import LENGTH, packed, pickled_job
 from rollout_trace.collection.pool import PoolWorker
-from rollout_trace.collection.process_main import UNGUARDED
-from rollout_trace.collection.worker_terminal import streams_of_workers
+from rollout_trace.collection.process_main import LENGTH, UNGUARDED
+from rollout_trace.collection.terminal import streams_of_workers
 from rollout_trace.process.child_tasks import BOOT
 
 NO_GUARD = (
@@ -61,24 +61,32 @@ class WorkerProcess(PoolWorker):
         on_lost: Callable[[WorkerProcess], None],
     ) -> None:
         super().__init__(quota)
-        self._name = f"rollouts-{number + 1}"
         self._grace = grace
         self._load = load
         self._on_lost = on_lost
         self._numbers = itertools.count()
-        self._made: dict[int, asyncio.Future[Outcome]] = {}
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        """What it was told to do, and has not said the end of."""
+        self._jobs: set[int] = set()
+        """Those of them that are rollouts."""
         self._stopped: set[int] = set()
-        self._opened: dict[int, asyncio.Future[None]] = {}
-        self._answers: dict[int, asyncio.Future[None]] = {}
+        self._opened: dict[int, asyncio.Future[Any]] = {}
+        self._complete: asyncio.Future[Any] | None = None
+        """Done when all that it recorded is written."""
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._why: str | None = None
         """Why it was killed; None if it was not."""
         self._end: Exception | None = None
         """What rollouts get that it cannot make any more; None while it runs."""
-        self._is_complete = False
-        """Whether all that it recorded is written."""
-        self._connected = asyncio.get_running_loop().create_future()
+        data = dict(spawn.get_preparation_data(f"rollouts-{number + 1}"))
+        data["authkey"] = bytes(data["authkey"])
+        if not os.path.isfile(data.get("init_main_from_path", "")):
+            # A program that came through a pipe: `<stdin>`.
+            data.pop("init_main_from_path", None)
+        self._waiting = [pickle.dumps([os.getcwd() if entry == "" else entry for entry in sys.path])]
+        """To be sent when it is connected."""
+        self._prepared = self._ask("prepare", data, grace)
         # In a context of its own: what is current here is not the process's.
         self._run = asyncio.ensure_future(self._serve())
 
@@ -90,32 +98,28 @@ class WorkerProcess(PoolWorker):
             RuntimeError: the program's main module cannot be imported there.
         """
         number, payload = self._load(work)
-        await asyncio.shield(self._connected)
+        await asyncio.shield(self._prepared)
         if number not in self._opened:
-            self._opened[number] = self._future()
-            self._send(("work", number, payload))
+            self._opened[number] = self._ask("work", number, payload)
         await asyncio.shield(self._opened[number])
 
     def begin(self, job: Job) -> asyncio.Future[Outcome]:
-        made: asyncio.Future[Outcome] = self._future()
-        number = next(self._numbers)
         try:
-            message = ("job", number, self._load(job.work)[0], pickled_job(job))
+            payload = _pickled(job)
         except TypeError as error:
-            made.set_exception(error)
-            return made
-        if not made.done():
-            self._made[number] = made
-            self._send(message)
-            if job.work.timeout is not None:
-                self.watch(made, job.work.timeout, self._grace)
+            refused: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
+        made = self._ask("job", self._load(job.work)[0], payload)
+        if job.work.timeout is not None and not made.done():
+            self.watch(made, job.work.timeout, self._grace)
         return made
 
     def stop(self, made: asyncio.Future[Outcome]) -> None:
-        for number, one in self._made.items():
-            if one is made:
+        for number in self._jobs:
+            if self._asked[number] is made:
                 self._stopped.add(number)
-                self._send(("stop", number))
+                self._send("stop", number)
                 # No task: a rollout may be cancelled because the event loop ends, which does not see new ones.
                 asyncio.get_running_loop().call_later(self._grace, self._check_stopped, made)
                 return
@@ -125,9 +129,9 @@ class WorkerProcess(PoolWorker):
             if self._writer is None:
                 # It has made nothing.
                 self.kill("not needed")
-            self._send(("end",))
+            self._complete = self._complete or self._ask("end")
             done, _ = await asyncio.wait([self._run], timeout=self._grace)
-            if not done and not self._is_complete:
+            if not done and not self._complete.done():
                 guard.warn(
                     f"a process for rollouts did not end within {self._grace:g} seconds and was killed: what it had "
                     "not written is in its journal, from where rt.recover brings it."
@@ -137,26 +141,32 @@ class WorkerProcess(PoolWorker):
             await asyncio.gather(self._run, *self._watches)
 
     def ask(self) -> asyncio.Future[None]:
-        number = next(self._numbers)
-        self._answers[number] = self._future()
-        self._send(("ping", number))
-        return self._answers[number]
+        return self._ask("ping")
 
     def kill(self, why: str) -> None:
         self._why = self._why or why
         if self._process is not None and self._end is None:
             self._process.kill()
 
-    def _future(self) -> asyncio.Future[Any]:
-        """A future that gets the exception of this worker, once it has ended."""
-        made: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def _ask(self, kind: str, *arguments: Any) -> asyncio.Future[Any]:
+        """Tells the process to do something. The future gets what comes of it, or the end of the process."""
+        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        number = next(self._numbers)
         if self._end is not None:
-            made.set_exception(self._end)
-        return made
+            _settle(asked, self._end)
+            return asked
+        self._asked[number] = asked
+        if kind == "job":
+            self._jobs.add(number)
+        self._send(kind, number, *arguments)
+        return asked
 
-    def _send(self, message: tuple[Any, ...]) -> None:
-        if self._writer is not None and self._end is None:
-            self._writer.write(packed(message))
+    def _send(self, *message: Any) -> None:
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        if self._writer is None:
+            self._waiting.append(data)
+        elif self._end is None:
+            self._writer.write(data)
 
     async def _serve(self) -> None:
         """Starts the process and takes its messages, until it has ended. Never raises."""
@@ -168,13 +178,12 @@ class WorkerProcess(PoolWorker):
             with theirs:
                 self._process = await loop.run_in_executor(None, _start, theirs)
             reader, self._writer = await asyncio.open_connection(sock=ours)
-            self._writer.write(pickle.dumps(_import_path()))
-            self._send(("prepare", _preparation(self._name), self._grace))
+            self._writer.writelines(self._waiting)
             if self._why is not None:
                 self._process.kill()
             while True:
-                head = await reader.readexactly(LENGTH.size)
-                self._take(*pickle.loads(await reader.readexactly(LENGTH.unpack(head)[0])))
+                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                self._take(*pickle.loads(await reader.readexactly(length)))
         except asyncio.CancelledError:
             # The event loop ends, in a hurry. Without its connection the process completes what it wrote, and ends.
             if self._writer is not None:
@@ -197,59 +206,55 @@ class WorkerProcess(PoolWorker):
             self._process.kill()
             return self._process.wait()
 
+    def _take(self, number: int, how: str, result: Any) -> None:
+        """Takes what the process says of something that it was told to do."""
+        asked = self._asked.pop(number)
+        if how == "stopped" and number in self._stopped:
+            asked.cancel()
+        elif how == "stopped":
+            _settle(asked, RuntimeError("the rollout was cancelled in its process."))
+        else:
+            _settle(asked, result)
+        self._jobs.discard(number)
+        self._stopped.discard(number)
+
     def _ended(self, error: Exception) -> None:
         self._end = error
         if self._writer is not None:
             self._writer.close()
-        for waiting in (self._connected, *self._opened.values(), *self._made.values(), *self._answers.values()):
-            if not waiting.done():
-                waiting.set_exception(error)
-                # Nobody may wait for it.
-                waiting.exception()
-        self._made.clear()
+        for asked in self._asked.values():
+            _settle(asked, error)
+        self._asked.clear()
+        self._jobs.clear()
         self._on_lost(self)
-
-    def _take(self, kind: str, *rest: Any) -> None:
-        """Takes a message of the process."""
-        if kind == "prepared":
-            _set(self._connected, None)
-        elif kind == "unprepared":
-            _set(self._connected, RuntimeError(f"a process for rollouts cannot import the main module: {rest[0]}"))
-        elif kind == "ready":
-            _set(self._opened[rest[0]], None)
-        elif kind == "refused":
-            _set(self._opened[rest[0]], _refused(rest[1]))
-        elif kind == "pong":
-            _set(self._answers.pop(rest[0]), None)
-        elif kind == "ended":
-            self._is_complete = True
-        else:
-            self._take_outcome(kind, *rest)
-
-    def _take_outcome(self, kind: str, number: int, result: Any = None) -> None:
-        made = self._made.pop(number)
-        if kind != "stopped":
-            _set(made, result)
-        elif number in self._stopped:
-            made.cancel()
-        else:
-            _set(made, RuntimeError("the rollout was cancelled in its process."))
-        self._stopped.discard(number)
 
     def _check_stopped(self, made: asyncio.Future[Outcome]) -> None:
         """Kills the process if it makes nothing but rollouts that were stopped long ago."""
-        if not made.done() and self._made.keys() <= self._stopped:
+        if not made.done() and self._jobs <= self._stopped:
             self.kill("a rollout was stopped and did not end")
 
 
-def _set(future: asyncio.Future[Any], result: Any) -> None:
-    if future.done():
+def _settle(asked: asyncio.Future[Any], result: Any) -> None:
+    if asked.done():
         return
     if isinstance(result, BaseException):
-        future.set_exception(result)
-        future.exception()
+        asked.set_exception(result)
+        # Nobody may wait for it.
+        asked.exception()
     else:
-        future.set_result(result)
+        asked.set_result(result)
+
+
+def _pickled(job: Job) -> bytes:
+    """A job without its work. Raises TypeError where the task cannot be pickled."""
+    try:
+        return pickle.dumps(replace(job, work=None), pickle.HIGHEST_PROTOCOL)  # type: ignore[arg-type]
+    except Exception as error:
+        raise TypeError(
+            f"the task {guard.printable(job.task.id, 200)} cannot be sent to another process "
+            f"({guard.describe(error)}). Give tasks of plain values (dicts, texts, numbers), or make the rollouts in "
+            "this process (executor=None)."
+        ) from None
 
 
 def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -283,20 +288,6 @@ def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
         )
 
 
-def _import_path() -> list[str]:
-    return [os.getcwd() if entry == "" else entry for entry in sys.path]
-
-
-def _preparation(name: str) -> dict[str, Any]:
-    """What ``multiprocessing`` gives to a new process, so that it has the program's main module, path and arguments."""
-    data = dict(spawn.get_preparation_data(name))
-    data["authkey"] = bytes(data["authkey"])
-    if not os.path.isfile(data.get("init_main_from_path", "")):
-        # A program that came through a pipe: `<stdin>`.
-        data.pop("init_main_from_path", None)
-    return data
-
-
 def _lost(code: int, why: str | None) -> Exception:
     if code == UNGUARDED:
         return RuntimeError(NO_GUARD)
@@ -310,14 +301,6 @@ def _lost(code: int, why: str | None) -> Exception:
         name = str(-code)
     hint = ": the machine may be short of memory" if name == "SIGKILL" else ""
     return WorkerLost(f"the process that made the rollout was ended by {name}{hint}.")
-
-
-def _refused(reason: str) -> TypeError:
-    return TypeError(
-        f"a process for rollouts cannot make the agent, or the reward, from what it was sent ({reason}). Define them "
-        "in a module that can be imported, not in a notebook or a session; or make the rollouts in this process "
-        "(executor=None)."
-    )
 
 
 def _close_in_fork(connection: socket.socket) -> None:

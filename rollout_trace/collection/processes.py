@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 
-from rollout_trace.collection import options
+from rollout_trace import guard
+from rollout_trace.collection import checks
 from rollout_trace.collection.job import Job, Outcome, Work
-from rollout_trace.collection.messages import pickled_work
 from rollout_trace.collection.pool import Pool
 from rollout_trace.collection.process_main import leave_if_preparing
 from rollout_trace.collection.process_worker import WorkerProcess
@@ -38,13 +39,10 @@ class ProcessExecutor:
         self, processes: int | None = None, *, rollouts_per_process: int | None = None, grace: float = 30.0
     ) -> None:
         leave_if_preparing()
-        self.processes = cores() if processes is None else options.whole(processes, "processes", least=1)
-        self.rollouts_per_process = (
-            None
-            if rollouts_per_process is None
-            else options.whole(rollouts_per_process, "rollouts_per_process", least=1)
-        )
-        self.grace = options.seconds(grace, "grace")
+        self.processes = cores() if processes is None else checks.whole(processes, "processes", least=1)
+        quota = rollouts_per_process
+        self.rollouts_per_process = None if quota is None else checks.whole(quota, "rollouts_per_process", least=1)
+        self.grace = checks.seconds(grace, "grace")
         self._pool: Pool[WorkerProcess] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._works: dict[int, tuple[Work, int, bytes]] = {}
@@ -67,11 +65,7 @@ class ProcessExecutor:
         return await self._pool.make(job)
 
     def check(self, work: Work) -> None:
-        """Checks that what the rollouts of a run share can be sent to a process, before any is made.
-
-        Raises:
-            TypeError: the agent or a reward cannot be pickled.
-        """
+        """Raises TypeError where the agent or a reward cannot be sent to a process, before any rollout is made."""
         self._load(work)
 
     async def close(self) -> None:
@@ -92,7 +86,7 @@ class ProcessExecutor:
     def _load(self, work: Work) -> tuple[int, bytes]:
         """Number of a run, and what its rollouts share, pickled once."""
         if id(work) not in self._works:
-            self._works[id(work)] = (work, len(self._works), pickled_work(work))
+            self._works[id(work)] = (work, len(self._works), _pickled(work))
         _, number, payload = self._works[id(work)]
         return number, payload
 
@@ -102,3 +96,25 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _pickled(work: Work) -> bytes:
+    """What the rollouts of a run share. Raises TypeError where a part of it cannot be pickled, with its name."""
+    try:
+        return pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        reason = error
+    parts = {"the agent": work.agent, "the reward": work.rewards, "engine": work.engine}
+    parts.update((f"recording={{{name!r}: ...}}", value) for name, value in work.recording.items())
+    named = "what collect was given"
+    for name, value in parts.items():
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            named, reason = name, error
+            break
+    raise TypeError(
+        f"{named} cannot be sent to another process ({guard.describe(reason)}). Define it at the top level of a "
+        "module, not as a lambda nor inside a function; agents and rewards can be given by their place, "
+        '"module:name"; or make the rollouts in this process (executor=None).'
+    ) from None

@@ -1,27 +1,102 @@
-"""How far a run of ``collect`` is, computed while it runs, and who shows it."""
+"""How far a run of ``collect`` is, computed while it runs, and what those who show it have in common."""
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable
-from importlib.util import find_spec
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from rollout_trace import guard
-from rollout_trace.collection.snapshot import Progress, State
-from rollout_trace.data.user_values import brief
+from rollout_trace._field_docs import document_fields
 
 if TYPE_CHECKING:
     from rollout_trace.collection.job import Outcome
-    from rollout_trace.collection.summary import CollectSummary, Tally
+    from rollout_trace.collection.summary import CollectSummary
+    from rollout_trace.collection.tally import Tally
+    from rollout_trace.data.model import Cost
 
-
+State: TypeAlias = Literal["running", "stopping", "ended"]
+"""``stopping``: no further rollouts are begun."""
 KINDS = 20
 """Most kinds of failures that are counted apart; the rest is counted as ``other``."""
+WINDOW = 30.0
+"""Seconds that are looked back at least."""
+_SAMPLES = 240
+"""Samples that a window has, about."""
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is."""
+
+    run_id: str
+    """Id of this run of ``collect``."""
+    output: str
+    """Path or address."""
+    state: State = "running"
+    """``running``, ``stopping`` (no further rollouts are begun) or ``ended``."""
+    planned: int
+    """Rollouts of the whole plan, those in the output included."""
+    earlier: int = 0
+    """Rollouts that were in the output before this run, and are not made again."""
+    ended: int = 0
+    """Rollouts that have ended in this run; one that is tried again has not."""
+    running: int = 0
+    """Rollouts that run now."""
+    by_status: Mapping[str, int] = field(default_factory=dict)
+    """Rollouts of this run by status: ``completed``, ``failed``, ``timeout``, ``aborted``."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """Rollouts of this run that failed, by the class of the exception; ``RolloutTimeout`` where one took too long."""
+    retried: int = 0
+    """Attempts that another one followed."""
+    left_behind: int = 0
+    """Agents that could not be stopped, and run on in their threads."""
+    reward_failures: int = 0
+    """Rollouts for which a reward function failed."""
+    calls: int = 0
+    """Calls to models, of rollouts that have been written."""
+    input_tokens: int = 0
+    """Sum of what is known."""
+    output_tokens: int = 0
+    """Sum of what is known."""
+    tokens_per_second: float | None = None
+    """Output tokens of rollouts that ended, over about the last 30 seconds; None while none are known."""
+    mean_reward: float | None = None
+    """Of all rollouts that have one, earlier ones included."""
+    n_scored: int = 0
+    """Rollouts that have a reward, earlier ones included."""
+    cost: Cost | None = None
+    """Sum of what is known."""
+    elapsed: float = 0.0
+    """Seconds since the run began."""
+    eta: float | None = None
+    """Seconds until the end, as fast as rollouts ended lately; None while none has."""
+    latest_failure: str | None = None
+    """The rollout that failed last, with its exception, on one line."""
+
+    @property
+    def done(self) -> int:
+        """Rollouts that need not be made any more: earlier ones, and those that ended."""
+        return self.earlier + self.ended
+
+
+class Reporter:
+    """Shows the progress of one run; this one shows nothing. All methods are called in one thread."""
+
+    def begin(self, progress: Progress) -> None:
+        """The run begins."""
+
+    def update(self, progress: Progress) -> None:
+        """Something may have changed; called after each attempt, and about 4 times a second."""
+
+    def end(self, progress: Progress, summary: CollectSummary) -> None:
+        """The run has ended."""
+
+    def note(self, text: str) -> None:
+        """One line for a person."""
 
 
 class Monitor:
@@ -106,113 +181,6 @@ def _most(errors: Counter[str]) -> dict[str, int]:
     if len(errors) > KINDS:
         found["other"] = found.get("other", 0) + sum(errors.values()) - sum(found.values())
     return found
-
-
-class Reporter(Protocol):
-    """Shows the progress of one run. All methods are called in one thread."""
-
-    def begin(self, progress: Progress) -> None:
-        """The run begins."""
-
-    def update(self, progress: Progress) -> None:
-        """Something may have changed; called after each attempt, and about 4 times a second."""
-
-    def end(self, progress: Progress, summary: CollectSummary) -> None:
-        """The run has ended."""
-
-    def note(self, text: str) -> None:
-        """One line for a person."""
-
-
-class Silent:
-    """Shows nothing."""
-
-    def begin(self, progress: Progress) -> None:
-        """Does nothing."""
-
-    def update(self, progress: Progress) -> None:
-        """Does nothing."""
-
-    def end(self, progress: Progress, summary: CollectSummary) -> None:
-        """Does nothing."""
-
-    def note(self, text: str) -> None:
-        """Does nothing."""
-
-
-class Callback(Silent):
-    """Calls a function of the user's with each progress. Once it has raised it is not called again."""
-
-    def __init__(self, function: Callable[[Progress], object]) -> None:
-        self._function: Callable[[Progress], object] | None = function
-
-    def begin(self, progress: Progress) -> None:
-        """Calls it."""
-        self.update(progress)
-
-    def update(self, progress: Progress) -> None:
-        """Calls it."""
-        if self._function is None:
-            return
-        try:
-            self._function(progress)
-        except Exception as error:
-            self._function = None
-            guard.warn(f"the function given as progress= raised {guard.describe(error)}; it is not called again")
-
-    def end(self, progress: Progress, summary: CollectSummary) -> None:
-        """Calls it a last time."""
-        self.update(progress)
-
-
-def reporter_for(progress: bool | Callable[[Progress], object] | None) -> Reporter:
-    """Who shows the progress.
-
-    Args:
-        progress: None or True: a bar where stderr is a terminal and rich is installed, else lines; False: nobody; a
-            function is called with each ``Progress``.
-
-    Raises:
-        TypeError: it is none of these, or a coroutine function.
-    """
-    if progress is False:
-        return Silent()
-    if progress is None or progress is True:
-        return _on_stderr()
-    if not callable(progress) or iscoroutinefunction(progress):
-        raise TypeError(f"progress is {brief(progress)}; give None, True, False, or a function that is not async.")
-    return Callback(progress)
-
-
-def _on_stderr() -> Reporter:
-    if has_bar():
-        from rollout_trace.collection.progress_bar import Bar
-
-        return Bar()
-    from rollout_trace.collection.progress_lines import Lines
-
-    return Lines()
-
-
-def has_bar() -> bool:
-    """Whether a bar can be shown: stderr is a terminal that moves its cursor, no CI's log, and rich is installed."""
-    stderr = sys.stderr
-    try:
-        is_terminal = stderr is not None and stderr.isatty()
-    except ValueError:  # It is closed.
-        return False
-    if not is_terminal or os.environ.get("TERM", "").lower() in ("dumb", "unknown") or os.environ.get("CI"):
-        return False
-    return find_spec("rich") is not None
-
-
-__all__ = ["Callback", "Monitor", "Progress", "Reporter", "Silent", "has_bar", "reporter_for"]
-
-
-WINDOW = 30.0
-"""Seconds that are looked back at least."""
-_SAMPLES = 240
-"""Samples that a window has, about."""
 
 
 class _Sample(NamedTuple):

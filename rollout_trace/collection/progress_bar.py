@@ -5,23 +5,20 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import guard
-from rollout_trace.collection.above import Above, Direct, same_terminal
-from rollout_trace.collection.progress_lines import NAME, NewFailures, summary_lines
-from rollout_trace.collection.progress_text import GAP, Piece, arrange
-from rollout_trace.collection.worker_terminal import WorkerTerminal
+from rollout_trace.collection.progress_lines import GAP, Lines, arrange
+from rollout_trace.collection.terminal import Above, Direct, WorkerTerminal, same_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from rollout_trace.collection.snapshot import Progress
+    from rollout_trace.collection.progress import Progress
     from rollout_trace.collection.summary import CollectSummary
 
 _PER_SECOND = 4
 
 
-class Bar:
+class Bar(Lines):
     """A bar on stderr, drawn by a thread: a terminal that stands still (Ctrl-S, a lost connection) holds up nobody.
 
     Args:
@@ -30,6 +27,7 @@ class Bar:
     """
 
     def __init__(self, console: Console | None = None, *, is_drawn: bool = True) -> None:
+        super().__init__()
         from rich.console import Console
         from rich.live import Live
 
@@ -39,9 +37,10 @@ class Bar:
         if console is None:
             own = Above(stderr, self._put)
             self._above.append(own)
-            if sys.stdout is not stderr and same_terminal(sys.stdout, stderr):
+            has_stdout = sys.stdout is not stderr and same_terminal(sys.stdout, stderr)
+            if has_stdout:
                 self._above.append(Above(sys.stdout, self._put))
-            self._workers = WorkerTerminal(self._put, has_stdout=len(self._above) == 2)
+            self._workers = WorkerTerminal(self._put, has_stdout=has_stdout)
             # The mode is said: rich would take FORCE_COLOR and the like for it, too.
             console = Console(
                 file=Direct(stderr, own.write_through),  # type: ignore[arg-type]
@@ -53,7 +52,6 @@ class Bar:
             )
         self._console = console
         self._progress: Progress | None = None
-        self._failures = NewFailures()
         self._live = Live(
             console=console,
             auto_refresh=is_drawn,
@@ -64,7 +62,6 @@ class Bar:
         )
 
     def begin(self, progress: Progress) -> None:
-        """Shows the bar."""
         self._progress = progress
         for one in self._above:
             one.start()
@@ -75,7 +72,6 @@ class Bar:
         self._console.show_cursor(True)
 
     def update(self, progress: Progress) -> None:
-        """Shows it from the next drawing on, four times a second."""
         self._progress = progress
         self._note_failure(progress)
 
@@ -87,19 +83,10 @@ class Bar:
             if self._workers is not None:
                 self._workers.stop()
             self._live.stop()
-            self._put("\n".join(summary_lines(summary, self._console.width)))
+            self._put_summary(summary, self._console.width)
         finally:
             for one in reversed(self._above):
                 one.stop()
-
-    def note(self, text: str) -> None:
-        """Writes a line above the bar."""
-        self._put(f"{NAME}: {guard.printable(text)}")
-
-    def _note_failure(self, progress: Progress) -> None:
-        failure = self._failures.text(progress)
-        if failure is not None:
-            self.note(failure)
 
     def _put(self, lines: str) -> None:
         # Not wrapped and not cut: the terminal shows it as it would without a bar.
@@ -108,24 +95,14 @@ class Bar:
     def _drawn(self) -> Text:
         from rich.text import Text
 
-        progress, width = self._progress, self._console.width
-        text = Text(no_wrap=True, overflow="crop", end="")
+        progress, text = self._progress, Text(no_wrap=True, overflow="crop", end="")
         if progress is None:
             return text
-        for at, (columns, pieces) in enumerate(arrange(progress, width)):
+        full, rest = ("#", "-") if self._console.options.ascii_only else ("━", "─")
+        for at, (columns, pieces) in enumerate(arrange(progress, self._console.width)):
             text.append("\n" if at else "")
-            if columns:
-                _append_bar(text, progress, columns, has_ascii_only=self._console.options.ascii_only)
+            done = columns * progress.done // progress.planned if progress.planned else columns
+            text.append(full * done, style="green").append(rest * (columns - done), style="bright_black")
             for index, piece in enumerate(pieces):
-                _append(text, piece, GAP if index or columns else "")
+                text.append(GAP if index or columns else "").append(piece.text, style=piece.style)
         return text
-
-
-def _append(text: Text, piece: Piece, gap: str) -> None:
-    text.append(gap).append(piece.text, style=piece.style)
-
-
-def _append_bar(text: Text, progress: Progress, columns: int, *, has_ascii_only: bool) -> None:
-    done = columns * progress.done // progress.planned if progress.planned else columns
-    full, rest = ("#", "-") if has_ascii_only else ("━", "─")
-    text.append(full * done, style="green").append(rest * (columns - done), style="bright_black")

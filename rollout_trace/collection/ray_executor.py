@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout_trace import guard
-from rollout_trace.collection import options
+from rollout_trace.collection import checks
 from rollout_trace.collection.job import Job, Outcome, Work
 from rollout_trace.collection.pool import Pool
 from rollout_trace.collection.ray_worker import RayWorker
@@ -59,11 +59,10 @@ class RayExecutor:
     ) -> None:
         self._ray = import_ray()
         self.address = address
-        self.actors = None if actors is None else options.whole(actors, "actors", least=1)
-        self.rollouts_per_actor = (
-            None if rollouts_per_actor is None else options.whole(rollouts_per_actor, "rollouts_per_actor", least=1)
-        )
-        self.grace = options.seconds(grace, "grace")
+        self.actors = None if actors is None else checks.whole(actors, "actors", least=1)
+        quota = rollouts_per_actor
+        self.rollouts_per_actor = None if quota is None else checks.whole(quota, "rollouts_per_actor", least=1)
+        self.grace = checks.seconds(grace, "grace")
         self.num_cpus = num_cpus
         given = {
             "num_cpus": num_cpus,
@@ -71,7 +70,7 @@ class RayExecutor:
             "resources": None if resources is None else dict(resources),
             "runtime_env": None if runtime_env is None else dict(runtime_env),
         }
-        self._options = {name: value for name, value in given.items() if value is not None}
+        self._options = {one: value for one, value in given.items() if value is not None}
         self._is_ours = False
         """Whether this object connected to the cluster."""
         self._connecting: asyncio.Future[None] | None = None
@@ -137,11 +136,10 @@ class RayExecutor:
         return max(1, int(cpus / self.num_cpus)) if self.num_cpus else max(1, int(cpus))
 
     def _start(self, number: int) -> RayWorker:
-        quota = self.rollouts_per_actor
         assert self._pool is not None
         return RayWorker(
             self._ray,
-            quota=quota,
+            quota=self.rollouts_per_actor,
             grace=self.grace,
             options=self._options,
             load=self._load,
@@ -173,11 +171,7 @@ class RayExecutor:
 
 
 def import_ray() -> Any:
-    """The module ray, an optional dependency.
-
-    Raises:
-        ImportError: it is not installed; the message has the command.
-    """
+    """The module ray, an optional dependency; or an ImportError with the command that installs it."""
     try:
         import ray
     except ImportError:
@@ -188,11 +182,7 @@ def import_ray() -> Any:
 
 
 def _reach(address: str) -> None:
-    """Checks that something listens at the address of a cluster: Ray itself tries for minutes.
-
-    Raises:
-        ConnectionError: nothing does.
-    """
+    """Raises ConnectionError where nothing listens at the address of a cluster: Ray itself tries for minutes."""
     place = urlsplit(address if "://" in address else f"ray://{address}")
     try:
         if place.hostname is None or place.port is None:

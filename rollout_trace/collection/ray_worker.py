@@ -10,8 +10,8 @@ from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
-from rollout_trace.collection.messages import finish_all, portable
 from rollout_trace.collection.pool import PoolWorker
+from rollout_trace.collection.process_main import finish_all, portable
 
 MOST_AT_ONCE = 10_000
 """Calls that an actor takes at the same time; more would wait, the question whether it answers among them."""
@@ -85,11 +85,7 @@ class RayWorker(PoolWorker):
         self._actor = ray.remote(RolloutActor).options(max_concurrency=MOST_AT_ONCE, **options).remote()
 
     async def open(self, work: Work) -> None:
-        """As of ``PoolWorker``.
-
-        Raises:
-            TypeError: the agent or a reward cannot be made again there.
-        """
+        """As of ``PoolWorker``. Raises TypeError where the agent or a reward cannot be made again there."""
         number, reference = self._load(work)
         if number not in self._opened:
             self._opened[number] = asyncio.ensure_future(self._result(self._actor.open.remote(number, reference)))
@@ -107,7 +103,11 @@ class RayWorker(PoolWorker):
         except (WorkerLost, asyncio.CancelledError):
             raise
         except Exception as error:
-            raise _refused(error) from None
+            raise TypeError(
+                f"a Ray actor cannot make the agent, or the reward, from what it was sent ({guard.describe(error)}). "
+                "Their modules, and rollout_trace, have to be importable on each node: install them there, or send the "
+                'folder with rt.RayExecutor(runtime_env={"working_dir": "."}).'
+            ) from None
 
     def begin(self, job: Job) -> asyncio.Future[Outcome]:
         made: asyncio.Future[Outcome]
@@ -115,11 +115,16 @@ class RayWorker(PoolWorker):
             reference = self._actor.make.remote(self._load(job.work)[0], replace(job, work=None))  # type: ignore[arg-type]
         except Exception as error:
             made = asyncio.get_running_loop().create_future()
-            made.set_exception(_unsent(job, error))
+            made.set_exception(
+                TypeError(
+                    f"the task {guard.printable(job.task.id, 200)} cannot be sent to a Ray actor "
+                    f"({guard.describe(error)}). Give tasks of plain values (dicts, texts, numbers)."
+                )
+            )
             return made
         made = asyncio.ensure_future(self._outcome(reference))
         self._references[made] = reference
-        made.add_done_callback(lambda _: self._references.pop(made))
+        made.add_done_callback(self._references.pop)
         if job.work.timeout is not None:
             self.watch(made, job.work.timeout, self._grace)
         return made
@@ -133,8 +138,11 @@ class RayWorker(PoolWorker):
         try:
             if self._why is None:
                 finishing = asyncio.ensure_future(self._result(self._actor.finish.remote()))
-                await asyncio.wait([finishing], timeout=self._grace)
-                failures = _failures(finishing, self._grace)
+                failures = await asyncio.wait_for(finishing, self._grace)
+        except asyncio.TimeoutError:
+            failures = [f"it did not end within {self._grace:g} seconds and was killed"]
+        except WorkerLost:
+            pass  # Its rollouts have said so.
         except Exception as error:
             failures = [guard.describe(error)]
         finally:
@@ -157,13 +165,7 @@ class RayWorker(PoolWorker):
         return outcome
 
     async def _result(self, reference: Any) -> Any:
-        """What a call returned.
-
-        Raises:
-            WorkerLost: the actor, its process or its node has ended.
-            CancelledError: the call was cancelled.
-            Exception: what it raised.
-        """
+        """What a call returned. Raises what it raised, CancelledError, or WorkerLost where the actor has ended."""
         ray = self._ray
         try:
             return await asyncio.wrap_future(reference.future())
@@ -177,17 +179,6 @@ class RayWorker(PoolWorker):
             raise WorkerLost(f"the Ray actor that made the rollout has ended: {why}") from None
 
 
-def _failures(finishing: asyncio.Task[list[str]], grace: float) -> list[str]:
-    if not finishing.done():
-        finishing.cancel()
-        return [f"it did not end within {grace:g} seconds and was killed"]
-    error = finishing.exception()
-    if error is None:
-        return finishing.result()
-    # Of one that was lost, its rollouts have said so.
-    return [] if isinstance(error, WorkerLost) else [guard.describe(error)]
-
-
 def _first_line(error: BaseException) -> str:
     """The reason in an exception of Ray's, whose text has many lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -199,18 +190,3 @@ def _resources(ray: Any) -> str:
     found = {name: value for name, value in ray.cluster_resources().items() if not name.startswith("node:")}
     known = ", ".join(f"{name} {value:g}" for name, value in sorted(found.items()) if "memory" not in name)
     return known or "none"
-
-
-def _refused(error: Exception) -> TypeError:
-    return TypeError(
-        f"a Ray actor cannot make the agent, or the reward, from what it was sent ({guard.describe(error)}). Their "
-        "modules, and rollout_trace, have to be importable on each node: install them there, or send the folder with "
-        'rt.RayExecutor(runtime_env={"working_dir": "."}).'
-    )
-
-
-def _unsent(job: Job, error: Exception) -> TypeError:
-    return TypeError(
-        f"the task {guard.printable(job.task.id, 200)} cannot be sent to a Ray actor ({guard.describe(error)}). Give "
-        "tasks of plain values (dicts, texts, numbers)."
-    )

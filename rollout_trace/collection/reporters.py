@@ -1,36 +1,195 @@
-"""Several reporters of the progress of ``collect`` as one."""
+"""Who is told the progress of a run of ``collect``: a bar, lines or a function of the user's; and ``status.json``."""
 
 from __future__ import annotations
 
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from inspect import iscoroutinefunction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from rollout_trace import guard
+from rollout_trace.collection.progress import Progress, Reporter
+from rollout_trace.collection.progress_lines import Lines
+from rollout_trace.data.user_values import brief
+from rollout_trace.file.addresses import replacing
 
 if TYPE_CHECKING:
-    from rollout_trace.collection.progress import Reporter
-    from rollout_trace.collection.snapshot import Progress
     from rollout_trace.collection.summary import CollectSummary
 
+SCHEMA = "rollout-trace-status/1"
+EVERY = 1.0
+"""Seconds between two writes."""
+_PATIENCE = 5.0
+"""Seconds to wait at the end for the last write."""
 
-class Reporters:
-    """What fails in one of them is logged, and stops neither the others nor the run."""
+
+class Reporters(Reporter):
+    """Several as one. What fails in one of them is logged, and stops neither the others nor the run."""
 
     def __init__(self, *every: Reporter) -> None:
         self._every = every
 
     def begin(self, progress: Progress) -> None:
-        """The run begins."""
-        guard.run_all("progress", *(partial(one.begin, progress) for one in self._every))
+        self._tell("begin", progress)
 
     def update(self, progress: Progress) -> None:
-        """Something may have changed."""
-        guard.run_all("progress", *(partial(one.update, progress) for one in self._every))
+        self._tell("update", progress)
 
     def end(self, progress: Progress, summary: CollectSummary) -> None:
-        """The run has ended."""
-        guard.run_all("progress", *(partial(one.end, progress, summary) for one in self._every))
+        self._tell("end", progress, summary)
 
     def note(self, text: str) -> None:
-        """One line for a person."""
-        guard.run_all("progress", *(partial(one.note, text) for one in self._every))
+        self._tell("note", text)
+
+    def _tell(self, what: str, *arguments: Any) -> None:
+        guard.run_all("progress", *(partial(getattr(one, what), *arguments) for one in self._every))
+
+
+class Callback(Reporter):
+    """Calls a function of the user's with each progress. Once it has raised it is not called again."""
+
+    def __init__(self, function: Callable[[Progress], object]) -> None:
+        self._function: Callable[[Progress], object] | None = function
+
+    def begin(self, progress: Progress) -> None:
+        self.update(progress)
+
+    def update(self, progress: Progress) -> None:
+        if self._function is None:
+            return
+        try:
+            self._function(progress)
+        except Exception as error:
+            self._function = None
+            guard.warn(f"the function given as progress= raised {guard.describe(error)}; it is not called again")
+
+    def end(self, progress: Progress, summary: CollectSummary) -> None:
+        self.update(progress)
+
+
+def reporter_for(progress: bool | Callable[[Progress], object] | None) -> Reporter:
+    """Who shows the progress.
+
+    Args:
+        progress: None or True: a bar where stderr is a terminal and rich is installed, else lines; False: nobody; a
+            function is called with each ``Progress``.
+
+    Raises:
+        TypeError: it is none of these, or a coroutine function.
+    """
+    if progress is False:
+        return Reporter()
+    if progress is None or progress is True:
+        if not _has_bar():
+            return Lines()
+        from rollout_trace.collection.progress_bar import Bar
+
+        return Bar()
+    if not callable(progress) or iscoroutinefunction(progress):
+        raise TypeError(f"progress is {brief(progress)}; give None, True, False, or a function that is not async.")
+    return Callback(progress)
+
+
+def _has_bar() -> bool:
+    """Whether a bar can be shown: stderr is a terminal that moves its cursor, no CI's log, and rich is installed."""
+    stderr = sys.stderr
+    try:
+        is_terminal = stderr is not None and stderr.isatty()
+    except ValueError:  # It is closed.
+        return False
+    if not is_terminal or os.environ.get("TERM", "").lower() in ("dumb", "unknown") or os.environ.get("CI"):
+        return False
+    return find_spec("rich") is not None
+
+
+def write_status(path: str | os.PathLike[str], progress: Progress, *, started_at: datetime | None = None) -> None:
+    """Writes the progress to a file: readers see the one before, or this one, never a part.
+
+    Beside the fields of ``Progress`` it holds ``schema``, ``pid``, ``host``, ``started_at`` and ``updated_at``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    now = datetime.now(timezone.utc)
+    status: dict[str, Any] = {
+        "schema": SCHEMA,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started_at": started_at or now,
+        "updated_at": now,
+        **asdict(progress),
+        "done": progress.done,
+    }
+    data = orjson.dumps(_sound(status), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    with replacing(path, fsync=False) as file:
+        file.write(data)
+
+
+def _sound(value: Any) -> Any:
+    """Text that is no valid Unicode, as file names can be, with its bad parts escaped: JSON cannot hold it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_sound(name): _sound(one) for name, one in value.items()}
+    return value
+
+
+class StatusFile(Reporter):
+    """Keeps the file of a run up to date, at most once a second, on a thread of its own: a slow disk holds up nobody.
+
+    Args:
+        path: of the file.
+        clock: seconds, of any origin.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = Path(path)
+        self._clock = clock
+        self._written = float("-inf")
+        self._started_at = datetime.now(timezone.utc)
+        self._waiting: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, progress: Progress) -> None:
+        self._started_at = datetime.now(timezone.utc)
+        self._thread = threading.Thread(target=self._write_all, name="rollout_trace status", daemon=True)
+        self._thread.start()
+        self.update(progress)
+
+    def update(self, progress: Progress) -> None:
+        """Writes it, unless it was written within the last second, or the write before has not ended."""
+        now = self._clock()
+        if now - self._written >= EVERY and self._waiting.empty():
+            self._written = now
+            self._waiting.put(progress)
+
+    def end(self, progress: Progress, summary: CollectSummary) -> None:
+        """Writes it a last time, and waits for that."""
+        self._waiting.put(progress)
+        self._waiting.put(None)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+            if self._thread.is_alive():
+                guard.warn(f"{self._path} is not up to date: writing it takes longer than {_PATIENCE:g} seconds")
+
+    def _write_all(self) -> None:
+        while (progress := self._waiting.get()) is not None:
+            try:
+                write_status(self._path, progress, started_at=self._started_at)
+            except Exception as error:
+                guard.warn_once(
+                    f"status:{self._path}",
+                    f"{self._path} cannot be written ({guard.describe(error)}); the run goes on without it",
+                )

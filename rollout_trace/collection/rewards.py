@@ -51,11 +51,7 @@ class RewardPart:
         return user_values.is_async(self.function)
 
     def check(self) -> None:
-        """Checks the function as far as that is possible without calling it.
-
-        Raises:
-            TypeError: it is no function, a generator function, or does not take three arguments.
-        """
+        """Raises TypeError where it is no function, a generator function, or does not take three arguments."""
         function = self.function
         if not callable(function):
             raise TypeError(f"reward {self.name!r} is {brief(function)}; give a function: {_TAKES}.")

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rollout_trace import guard
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, WorkerLost
-from rollout_trace.collection.local import LocalExecutor
-from rollout_trace.collection.plan import Plan, after
+from rollout_trace.collection.resume import Plan, after
+from rollout_trace.collection.serving import LocalExecutor
 from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.data.model import error_info
 
 if TYPE_CHECKING:
-    from rollout_trace.collection.executor import Executor
-    from rollout_trace.collection.progress import Monitor, Reporter
-    from rollout_trace.collection.summary import Tally
+    from rollout_trace.collection.job import Executor
+    from rollout_trace.collection.progress import Monitor
+    from rollout_trace.collection.reporters import Reporters
+    from rollout_trace.collection.tally import Tally
 
 TICK = 0.25
 """Seconds between two looks at the progress."""
@@ -35,7 +35,7 @@ class Runner:
     executor: Executor
     tally: Tally
     monitor: Monitor
-    reporter: Reporter
+    reporter: Reporters
     concurrency: int
     most_failures: float
     """Stops after so many rollouts in a row have failed."""
@@ -85,8 +85,7 @@ class Runner:
 
     def report(self) -> None:
         """Shows the progress now."""
-        progress = self.monitor.progress(self._running)
-        guard.run_all("progress", lambda: self.reporter.update(progress))
+        self.reporter.update(self.monitor.progress(self._running))
 
     async def _tick(self) -> None:
         while True:
@@ -144,13 +143,13 @@ class Runner:
         self._failures = self._failures + 1 if outcome.status in NOT_SUCCEEDED else 0
         if outcome.reward_errors and self.tally.reward_failures == 1:
             text = f"{outcome.key.task}[{outcome.key.index}] reward failed: {outcome.reward_errors[0]}"
-            guard.run_all("progress", lambda: self.reporter.note(f"{text:.500}"))
+            self.reporter.note(f"{text:.500}")
         if self._failures >= self.most_failures and self.stopped is None:
             last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"
             self.monitor.state = "stopping"
             rollouts = "rollout" if self._failures == 1 else "rollouts in a row"
             self.stopped = f"{self._failures} {rollouts} failed{last:.500}"
-            guard.run_all("progress", lambda: self.reporter.note(f"stopping: {self.stopped}"))
+            self.reporter.note(f"stopping: {self.stopped}")
 
 
 def _lost(job: Job, error: WorkerLost) -> Outcome:

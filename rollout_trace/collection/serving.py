@@ -1,13 +1,13 @@
-"""The workers of this process, by run: for executors, whose jobs come one by one and in any thread."""
+"""The workers of this process: of its own executor, and by run of others, whose jobs come in any thread."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rollout_trace._threads import lock_for, renew_after_fork
+from rollout_trace.collection.calls import in_thread
 from rollout_trace.collection.worker import Worker
 
 if TYPE_CHECKING:
@@ -18,12 +18,29 @@ _PATIENCE = 5.0
 """Seconds for an event loop to end."""
 
 
+class LocalExecutor:
+    """Makes rollouts in this process: async agents in its event loop, others in threads."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def run(self, job: Job) -> Outcome:
+        """Makes one rollout; its trajectory is being written when this returns."""
+        return await self._worker.attempt(job)
+
+    async def close(self) -> None:
+        """Waits until everything is written. Raises WriteError where something could not be."""
+        _, closed = in_thread(self._worker.close, "rollout_trace close")
+        _, error = await closed
+        if error is not None:
+            raise error
+
+
 class _Served:
     """The worker of one run of ``collect`` in a process that an executor started, with an event loop on a thread."""
 
     def __init__(self, work: Work) -> None:
         self._facts: dict[str, Facts] = {}
-        self._running: dict[tuple[Any, ...], Future[Outcome]] = {}
         self.worker = Worker(work, lambda facts: self._facts.__setitem__(facts.trajectory_id, facts))
         self.worker.open()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -31,13 +48,13 @@ class _Served:
 
     def run(self, job: Job) -> Outcome:
         """Makes a rollout on the event loop's thread."""
-        running = asyncio.run_coroutine_threadsafe(self.arun(job), self._own_loop())
-        name = (*job.key, job.attempt)
-        self._running[name] = running
-        try:
-            return running.result()
-        finally:
-            self._running.pop(name, None)
+        with _lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                name = "rollout_trace worker"
+                self._thread = threading.Thread(target=_drive, args=(self._loop,), name=name, daemon=True)
+                self._thread.start()
+        return asyncio.run_coroutine_threadsafe(self.arun(job), self._loop).result()
 
     async def arun(self, job: Job) -> Outcome:
         """Makes a rollout, and waits until it is in the output."""
@@ -48,12 +65,6 @@ class _Served:
         outcome.facts = self._facts.pop(outcome.trajectory_id, None)
         return outcome
 
-    def stop(self, job: Job) -> None:
-        """Cancels a rollout that ``run`` makes; does nothing where it has ended."""
-        running = self._running.get((*job.key, job.attempt))
-        if running is not None:
-            running.cancel()
-
     def close(self) -> None:
         """Completes the output and ends the event loop."""
         try:
@@ -63,15 +74,6 @@ class _Served:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 # An agent that blocks the loop keeps it.
                 self._thread.join(_PATIENCE)
-
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        with _lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                name = "rollout_trace worker"
-                self._thread = threading.Thread(target=_drive, args=(self._loop,), name=name, daemon=True)
-                self._thread.start()
-            return self._loop
 
 
 def _drive(loop: asyncio.AbstractEventLoop) -> None:
@@ -94,20 +96,8 @@ async def arun_job(job: Job) -> Outcome:
     return await _served(job.work).arun(job)
 
 
-def stop_job(job: Job) -> None:
-    """Cancels a rollout that another thread of this process makes with ``job.run()``."""
-    with _lock:
-        served = _workers.get(job.work.run_id)
-    if served is not None:
-        served.stop(job)
-
-
 def finish(work: Work) -> None:
-    """Completes what this process wrote in a run, and closes its output. Does nothing where it made no rollout.
-
-    Raises:
-        WriteError: something could not be written.
-    """
+    """Completes what this process wrote in a run, and closes its output; see ``Work.finish``."""
     with _lock:
         served = _workers.pop(work.run_id, None)
     if served is not None:
@@ -121,17 +111,7 @@ def _served(work: Work) -> _Served:
         return _workers[work.run_id]
 
 
+_lock = lock_for(__name__)
 _workers: dict[str, _Served] = {}
-# Reentrant: a worker's loop is made with it held or not.
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Forgets the workers of the original process: their threads are not in this one."""
-    global _lock
-    _lock = threading.RLock()
-    _workers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+"""By the id of their run. A forked process has none: their threads are not in it."""
+renew_after_fork(_served, lambda _: _workers.clear())

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.collection import places
-from rollout_trace.collection.claim import claimed
-from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.hashes import Hashes
-from rollout_trace.collection.history import History
-from rollout_trace.collection.interrupt import interruptible
-from rollout_trace.collection.job import Job, Work
-from rollout_trace.collection.local import LocalExecutor
-from rollout_trace.collection.plan import Plan, found_in
-from rollout_trace.collection.progress import Monitor, reporter_for
-from rollout_trace.collection.reporters import Reporters
-from rollout_trace.collection.resume import Earlier, earlier, exists, inside
+from rollout_trace.collection.calls import interruptible
+from rollout_trace.collection.history import Hashes, History
+from rollout_trace.collection.job import Executor, Job
+from rollout_trace.collection.progress import Monitor
+from rollout_trace.collection.reporters import Reporters, StatusFile, reporter_for
+from rollout_trace.collection.resume import Earlier, Plan, earlier, exists, found_in, inside
 from rollout_trace.collection.runner import Runner
-from rollout_trace.collection.status import StatusFile
-from rollout_trace.collection.summary import CollectSummary, Tally
+from rollout_trace.collection.serving import LocalExecutor
+from rollout_trace.collection.summary import CollectSummary
+from rollout_trace.collection.tally import Tally
 from rollout_trace.collection.worker import Worker
 from rollout_trace.file.addresses import is_address
 from rollout_trace.file.annotate import attempts_in, leave_out
+from rollout_trace.record.recording import recording
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
@@ -40,20 +36,15 @@ _ROUNDS = 3
 class Session:
     """What one call of ``collect`` does."""
 
-    work: Work
-    tasks: Any
-    samples: int
-    seed: int | None
+    asked: Plan
+    """What was asked for, as if the output held nothing."""
     concurrency: int
     most_failures: float
     resume: bool
-    retry_failed: bool
     progress: bool | Callable[..., object] | None
     executor: Executor | None
     """None: this process."""
     hashes: Hashes
-    config: Mapping[str, Any]
-    """The settings as JSON, for the history."""
     summary: CollectSummary | None = None
     """Of its run, once that has ended, also by Ctrl-C."""
     _plan: Plan | None = None
@@ -69,22 +60,15 @@ class Session:
             OSError, ValueError, ImportError: it cannot be read.
         """
         if self._plan is None:
-            found = Earlier()
-            if self.resume:
-                found = earlier(self.work.output, write=write, spool=self.work.recording.get("spool"))
-            elif exists(self.work.output, spool=self.work.recording.get("spool")):
+            work = self.asked.work
+            spool = work.recording.get("spool")
+            if not self.resume and exists(work.output, spool=spool):
                 raise FileExistsError(
-                    f"{self.work.shown_output} holds something, and resume=False: give another output, or resume=True "
-                    "to go on with it."
+                    f"{work.shown_output} holds something, and resume=False: give another output, or resume=True to "
+                    "go on with it."
                 )
-            self._plan = Plan(
-                work=self.work,
-                tasks=self.tasks,
-                samples=self.samples,
-                seed=self.seed,
-                earlier=found,
-                retry_failed=self.retry_failed,
-            )
+            found = earlier(work.output, write=write, spool=spool) if self.resume else Earlier()
+            self._plan = replace(self.asked, earlier=found)
         return self._plan
 
     async def run(self) -> CollectSummary:
@@ -96,7 +80,7 @@ class Session:
             CancelledError: the task was cancelled; so has what ran.
             WriteError: something could not be written.
         """
-        with claimed(self.work.output):
+        with places.claimed(self.asked.work.output):
             plan = await asyncio.to_thread(self.plan)
             return await _Run(self, plan).run()
 
@@ -107,7 +91,7 @@ class _Run:
     def __init__(self, session: Session, plan: Plan) -> None:
         self._session = session
         self._plan = plan
-        self._work = session.work
+        self._work = plan.work
         self._tally = Tally(plan.size)
         for facts in plan.kept():
             self._tally.add_earlier(facts)
@@ -121,42 +105,45 @@ class _Run:
         self._began = time.monotonic()
         self._error: BaseException | None = None
 
-    async def run(self) -> CollectSummary:
-        executor = self._opened()
-        runner = Runner(
-            plan=self._plan,
-            executor=executor,
+        self._runner = Runner(
+            plan=plan,
+            executor=self._opened(),
             tally=self._tally,
             monitor=self._monitor,
             reporter=self._reporter,
-            concurrency=self._session.concurrency,
-            most_failures=self._session.most_failures,
+            concurrency=session.concurrency,
+            most_failures=session.most_failures,
         )
-        self._begin()
-        work = asyncio.ensure_future(self._guarded(self._make(runner, executor)))
+
+    async def run(self) -> CollectSummary:
+        self._reporter.begin(self._monitor.progress(0))
+        for text in (*found_in(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
+            self._reporter.note(text)
+        work = asyncio.ensure_future(self._guarded(self._make()))
         now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with interruptible(partial(self._interrupt, runner), partial(_end_now, now)):
+        with interruptible(self._interrupt, lambda: None if now.done() else now.set_result(None)):
             try:
                 await asyncio.wait({work, now}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError as error:
                 self._error = error
-                runner.interrupt()
+                self._runner.interrupt()
                 await asyncio.wait({work, now}, return_when=asyncio.FIRST_COMPLETED)
-        summary = self._end(runner)
+        summary = self._end()
         if self._error is not None:
             raise self._error
-        if runner.is_interrupted:
+        if self._runner.is_interrupted:
             raise KeyboardInterrupt
         return summary
 
-    async def _make(self, runner: Runner, executor: Executor) -> None:
+    async def _make(self) -> None:
         """Makes the rollouts, and waits until they are written."""
+        runner = self._runner
         try:
             await self._guarded(runner.run())
         finally:
             # Also where every task of the loop is cancelled at once, as `asyncio.run` does at its end.
-            await self._guarded(executor.close())
-        await self._guarded(self._make_lost(runner, executor))
+            await self._guarded(runner.executor.close())
+        await self._guarded(self._make_lost())
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
         if runner.is_interrupted or self._error is not None or self._tally.has_thrown or self._plan.earlier.has_thrown:
@@ -164,19 +151,20 @@ class _Run:
         if self._tally.silent and self._error is None:
             await self._guarded(self._look_inside())
 
-    async def _make_lost(self, runner: Runner, executor: Executor) -> None:
+    async def _make_lost(self) -> None:
         """Makes the rollouts again that were lost with their workers."""
+        runner = self._runner
         for _ in range(_ROUNDS):
             if not runner.lost or runner.is_interrupted or self._error is not None:
                 return
-            missing = await asyncio.to_thread(self._missing, runner)
+            missing = await asyncio.to_thread(self._missing)
             if not missing:
                 return
             self._reporter.note(f"{len(missing)} rollouts were lost with their workers, and are made again")
             for job in missing:
                 self._tally.retract(runner.made[job.key])
             await self._guarded(runner.run(iter(missing)))
-            await self._guarded(executor.close())
+            await self._guarded(runner.executor.close())
 
     async def _leave_out(self) -> None:
         """Notes that what child processes wrote in attempts that were thrown away is not to be trained on.
@@ -204,12 +192,12 @@ class _Run:
         except Exception as error:
             self._error = self._error or error
 
-    def _missing(self, runner: Runner) -> list[Job]:
+    def _missing(self) -> list[Job]:
         """The rollouts that were made and are not in the output, now that what lost workers left is written."""
         found = earlier(self._work.output, spool=self._work.recording.get("spool"))
         plan = replace(self._plan, earlier=found, retry_failed=False)
         # Of one that was given up, no trajectory was said to be written.
-        written = {key for key, outcome in runner.made.items() if outcome.trajectory_id}
+        written = {key for key, outcome in self._runner.made.items() if outcome.trajectory_id}
         return [job for job in plan.jobs() if job.key in written]
 
     def _opened(self) -> Executor:
@@ -218,7 +206,8 @@ class _Run:
             worker = Worker(self._work, self._facts_later())
             worker.open()
             return LocalExecutor(worker)
-        check_writable(self._work)
+        with recording(self._work.output, **self._work.recording):
+            pass  # Raises where nothing can be written to the output, before others try.
         check = getattr(executor, "check", None)
         if check is not None:
             check(self._work)
@@ -236,16 +225,12 @@ class _Run:
 
         return pass_on
 
-    def _begin(self) -> None:
-        self._reporter.begin(self._monitor.progress(0))
-        for text in (*found_in(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
-            self._reporter.note(text)
-
-    def _interrupt(self, runner: Runner) -> None:
+    def _interrupt(self) -> None:
         self._reporter.note("interrupted: running rollouts are cut and written; Ctrl-C again ends at once")
-        runner.interrupt()
+        self._runner.interrupt()
 
-    def _end(self, runner: Runner) -> CollectSummary:
+    def _end(self) -> CollectSummary:
+        runner = self._runner
         summary = self._tally.summary(
             run_id=self._work.run_id,
             output=self._work.shown_output,
@@ -255,25 +240,8 @@ class _Run:
         )
         self._session.summary = summary
         self._monitor.state = "ended"
-        guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
+        guard.run_all("history", lambda: self._history.end(summary))
         self._reporter.end(self._monitor.progress(0), summary)
         if summary.interrupted:
             self._reporter.note(f"run the same again to go on: what was made is in {self._work.shown_output}")
         return summary
-
-
-def _end_now(now: asyncio.Future[None]) -> None:
-    if not now.done():
-        now.set_result(None)
-
-
-def check_writable(work: Work) -> None:
-    """Raises where nothing can be written to the output, before others try.
-
-    Raises:
-        OSError, ValueError, ImportError: as ``rt.recording``.
-    """
-    from rollout_trace.record.recording import recording
-
-    with recording(work.output, **work.recording):
-        pass

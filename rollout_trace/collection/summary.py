@@ -1,205 +1,347 @@
-"""The account of a run of ``collect``: kept while it runs (``Tally``), and told at its end (``CollectSummary``)."""
+"""What came of a run of ``collect``, for the caller, a person and the history."""
 
 from __future__ import annotations
 
-import copy
-from array import array
-from collections import Counter
-from typing import TYPE_CHECKING
+import dataclasses
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from rollout_trace.collection.account import CollectSummary
-from rollout_trace.collection.facts import CallTotals
-from rollout_trace.collection.totals import Scores, percentiles, reason_unscored
+from rollout_trace._field_docs import document_fields
+from rollout_trace.data.episodes import NOT_SUCCEEDED
+from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
-    from rollout_trace.collection.facts import Facts
-    from rollout_trace.collection.job import Outcome
+    from rollout_trace.collection.facts import CallTotals
     from rollout_trace.data.model import Cost
 
-__all__ = ["CollectSummary", "Tally"]
+_LABEL = 13
+"""Columns of the names, with the space behind them."""
+_SHOWN = 5
+"""Most reasons, errors and named rewards that are shown."""
+_NARROWEST = 30
 
 
-class Tally:
-    """What has come of a run so far. All methods are called in one thread; each takes constant time.
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Of all values, with linear interpolation between them. In seconds."""
 
-    Statuses and rewards are those of the rollouts; calls, tokens, costs and times those of all attempts of this run.
+    count: int
+    """Number of values."""
+    p50: float
+    """The median."""
+    p90: float
+    """90 % of the values are at most this."""
+    p99: float
+    """99 % of the values are at most this."""
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRate:
+    """A chance to pass, averaged over tasks."""
+
+    value: float
+    """From 0 to 1."""
+    tasks: int
+    """Tasks that it is the mean of: those with at least k scored runs."""
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectSummary:
+    """What came of a run of ``rt.collect``. ``str(summary)`` is what is printed at its end.
+
+    Counts of rollouts, statuses and rewards are of the whole plan, with what was in the output before. Calls, tokens,
+    costs, times, ids and drift are of what this run did, failed and repeated attempts included. Missing is None.
     """
 
-    def __init__(self, planned: int) -> None:
-        self.planned = planned
-        """Rollouts of the whole plan, earlier ones included."""
-        self.ended = 0
-        """Rollouts that this run has made."""
-        self.earlier = 0
-        """Rollouts that were in the output before, and are not made again."""
-        self.attempts = 0
-        """Attempts that have ended."""
-        self.written = 0
-        """Of these, those whose trajectories are in the output."""
-        self.retried = 0
-        """Attempts that another followed."""
-        self.left_behind = 0
-        """Attempts whose agent could not be stopped."""
-        self.reward_failures = 0
-        """Rollouts with a reward function that failed."""
-        self.by_status: Counter[str] = Counter()
-        """Of the rollouts of this run."""
-        self.earlier_by_status: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
-        """Rollouts of this run that failed, by the class of the exception."""
-        self.usage = CallTotals()
-        self.reward_usage = CallTotals()
-        self.steps = 0
-        self.steps_with_ids = 0
-        self.without_ids: Counter[str] = Counter()
-        self.drift = 0
-        self.drifted = 0
-        """Attempts with drift."""
-        self.silent: set[str] = set()
-        """Episodes of attempts in which no call was recorded."""
-        self.has_thrown = False
-        """Whether attempts were thrown away: tried again, or followed by others."""
-        self._scores = Scores()
-        self._latencies = array("f")
-        self._first_tokens = array("f")
-
-    def add_earlier(self, facts: Facts) -> None:
-        """Counts a rollout that is in the output already and is not made again."""
-        self.earlier += 1
-        self.earlier_by_status[facts.status] += 1
-        self._scores.add(facts.key, facts.reward, facts.rewards, reason_unscored(facts.status, facts.reward_errors))
-
-    def add(self, outcome: Outcome) -> None:
-        """Counts an attempt that has ended. Its ``facts`` are not looked at: ``add_facts`` counts them."""
-        self.attempts += 1
-        self.has_thrown = self.has_thrown or outcome.will_retry or outcome.attempt > 1
-        self.left_behind += outcome.is_left_behind
-        if outcome.will_retry:
-            self.retried += 1
-            return
-        self.ended += 1
-        self.by_status[outcome.status] += 1
-        self.reward_failures += bool(outcome.reward_errors)
-        if outcome.error is not None:
-            self.errors[outcome.error.type] += 1
-        reason = reason_unscored(outcome.status, outcome.reward_errors)
-        self._scores.add(outcome.key, outcome.reward, outcome.rewards, reason)
-
-    def retract(self, outcome: Outcome) -> None:
-        """Takes back the last attempt at a rollout that was added: it is lost, and made again."""
-        self.ended -= 1
-        self.by_status -= Counter([outcome.status])
-        self.reward_failures -= bool(outcome.reward_errors)
-        if outcome.error is not None:
-            self.errors -= Counter([outcome.error.type])
-        reason = reason_unscored(outcome.status, outcome.reward_errors)
-        self._scores.remove(outcome.key, outcome.reward, outcome.rewards, reason)
-
-    def add_facts(self, facts: Facts) -> None:
-        """Counts what an attempt of this run used, once its trajectories are written."""
-        self.written += 1
-        if not facts.usage.calls:
-            self.silent.add(facts.episode)
-        self.add_inside(facts)
-
-    def add_inside(self, facts: Facts) -> None:
-        """Counts what the child processes of an attempt used, whose trajectories these wrote themselves."""
-        self.usage.add(facts.usage)
-        self.reward_usage.add(facts.reward_usage)
-        self.steps += facts.steps
-        self.steps_with_ids += facts.steps_with_ids
-        self.without_ids.update(facts.without_ids)
-        self.drift += facts.drift
-        self.drifted += facts.drift > 0
-        self._latencies.extend(facts.latencies)
-        self._first_tokens.extend(facts.first_tokens)
+    run_id: str
+    """Id of this run of ``collect``."""
+    output: str
+    """Path or address."""
+    planned: int
+    """Rollouts of the whole plan."""
+    made: int
+    """Rollouts that this run has made, whatever their status."""
+    earlier: int
+    """Rollouts that were in the output before, and were not made again."""
+    by_status: dict[str, int]
+    """Rollouts by status: ``completed``, ``failed``, ``timeout``, ``aborted``, the most frequent first."""
+    errors: dict[str, int]
+    """Rollouts of this run that an exception ended, by its class."""
+    attempts: int
+    """Attempts of this run."""
+    unwritten: int
+    """Of these, those that are not in the output: the log has the reason."""
+    retried: int
+    """Of these, those that another attempt followed."""
+    left_behind: int
+    """Of these, those whose agent could not be stopped, and ran on in its thread."""
+    interrupted: bool
+    """Whether Ctrl-C, or a cancellation, ended the run."""
+    stopped: str | None
+    """Why the run ended before all rollouts were made; None where nothing stopped it."""
+    n_tasks: int
+    """Tasks with a rollout."""
+    n_scored: int
+    """Rollouts with a reward."""
+    mean_reward: float | None
+    """Of the scored rollouts."""
+    std_reward: float | None
+    """Standard deviation of the sample (n - 1)."""
+    stderr_reward: float | None
+    """Standard error of the mean, clustered by task; None with fewer than two tasks."""
+    rewards: dict[str, float]
+    """Mean of each named reward, of the rollouts that have it."""
+    unscored: dict[str, int]
+    """Rollouts without a reward, by the reason."""
+    reward_failures: int
+    """Rollouts of this run with a reward function that failed."""
+    threshold: float | None
+    """A run passes with this reward or more: 1 where all rewards are 0 or 1. None: there is no pass@k."""
+    pass_at_k: dict[int, PassRate]
+    """For k = 1, 2, 4, ...: the chance that one of k runs of a task passes."""
+    pass_hat_k: dict[int, PassRate]
+    """pass^k: the chance that all of k runs of a task pass."""
+    usage: CallTotals
+    """Calls of the agents, their tokens and costs."""
+    reward_usage: CallTotals
+    """Calls of the reward functions."""
+    latency: Percentiles | None
+    """Of the answered calls of the agents: seconds to the end of the answer."""
+    time_to_first_token: Percentiles | None
+    """Of those that were streamed: seconds to the first bytes."""
+    steps: int
+    """Of the agents."""
+    steps_with_ids: int
+    """Of these, those with the token ids of their completion."""
+    without_ids: dict[str, int]
+    """The others, by the reason."""
+    drift: int
+    """Places where a prompt repeats an earlier completion in text, but not in ids: see ``rt.drift()``."""
+    drifted: int
+    """Attempts with such a place."""
+    seconds: float
+    """That the run took."""
 
     @property
-    def n_scored(self) -> int:
-        """Rollouts with a reward, earlier ones included."""
-        return self._scores.count
+    def not_made(self) -> int:
+        """Rollouts of the plan that are still to be made."""
+        return max(0, self.planned - self.made - self.earlier)
 
     @property
-    def mean_reward(self) -> float | None:
-        """Of all scored rollouts, earlier ones included; None where there are none."""
-        return self._scores.running_mean
+    def succeeded(self) -> int:
+        """Rollouts that came to their end, whatever their reward."""
+        return sum(count for status, count in self.by_status.items() if status not in NOT_SUCCEEDED)
 
     @property
-    def calls(self) -> int:
-        """Calls of the agents in this run."""
-        return self.usage.calls
+    def ok(self) -> bool:
+        """Whether all of the plan succeeded and is in the output, and no reward function failed."""
+        return self.succeeded >= self.planned and not (self.unwritten or self.reward_failures)
 
     @property
-    def input_tokens(self) -> int:
-        """Sum of the known counts of this run."""
-        return self.usage.input_tokens
+    def exit_code(self) -> int:
+        """0; 1 where no rollout succeeded."""
+        return 0 if self.succeeded else 1
 
     @property
-    def output_tokens(self) -> int:
-        """Sum of the known counts of this run."""
-        return self.usage.output_tokens
+    def input_tokens(self) -> int | None:
+        """Sum of the known counts of the agents' calls; ``usage.input_unknown`` calls have none. None: no call has."""
+        return self.usage.known_input
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As ``input_tokens``, of what was sampled."""
+        return self.usage.known_output
 
     @property
     def cost(self) -> Cost | None:
-        """Sum of the known costs of this run; None where no call has one, or currencies differ."""
+        """Sum of the known costs of the agents' calls; ``usage.cost_unknown`` calls have none.
+
+        None where no call has one, or their currencies differ: ``usage.amounts`` has each.
+        """
         return self.usage.cost
 
-    def summary(
-        self,
-        *,
-        run_id: str,
-        output: str,
-        seconds: float,
-        interrupted: bool = False,
-        stopped: str | None = None,
-        threshold: float | None = None,
-    ) -> CollectSummary:
-        """The account of the run.
+    @property
+    def rollouts_per_second(self) -> float | None:
+        """Rollouts that this run made, by its time."""
+        return self.made / self.seconds if self.made and self.seconds > 0 else None
 
-        Args:
-            run_id: of this run of ``collect``.
-            output: path or address.
-            seconds: that the run took.
-            interrupted: whether Ctrl-C, or a cancellation, ended it.
-            stopped: why it ended before all rollouts were made.
-            threshold: a run passes with this reward or more. None: with 1, where all rewards are 0 or 1; where they are
-                not there is no pass@k.
-        """
-        scores = self._scores
-        passing = scores.passing(threshold)
-        return CollectSummary(
-            run_id=run_id,
-            output=output,
-            planned=self.planned,
-            made=self.ended,
-            earlier=self.earlier,
-            by_status=dict((self.by_status + self.earlier_by_status).most_common()),
-            errors=dict(self.errors.most_common()),
-            attempts=self.attempts,
-            unwritten=max(0, self.attempts - self.written),
-            retried=self.retried,
-            left_behind=self.left_behind,
-            interrupted=interrupted,
-            stopped=stopped,
-            n_tasks=scores.n_tasks,
-            n_scored=scores.count,
-            mean_reward=scores.mean,
-            std_reward=scores.std,
-            stderr_reward=scores.standard_error,
-            rewards=scores.signals,
-            unscored=dict(scores.unscored.most_common()),
-            reward_failures=self.reward_failures,
-            threshold=passing,
-            pass_at_k={} if passing is None else scores.pass_at_k(passing),
-            pass_hat_k={} if passing is None else scores.pass_hat_k(passing),
-            usage=copy.deepcopy(self.usage),
-            reward_usage=copy.deepcopy(self.reward_usage),
-            latency=percentiles(self._latencies),
-            time_to_first_token=percentiles(self._first_tokens),
-            steps=self.steps,
-            steps_with_ids=self.steps_with_ids,
-            without_ids=dict(self.without_ids.most_common()),
-            drift=self.drift,
-            drifted=self.drifted,
-            seconds=seconds,
-        )
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON has them, for ``history.jsonl`` and other programs."""
+        found = {item.name: _json(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        return {**found, "not_made": self.not_made, "succeeded": self.succeeded, "exit_code": self.exit_code}
+
+    def render(self, width: int) -> str:
+        """The summary as lines of at most so many characters."""
+        width = max(width, _NARROWEST)
+        return "\n".join(line for name, text in _rows(self) for line in _wrapped(name, text, width))
+
+    def __str__(self) -> str:
+        return self.render(shutil.get_terminal_size((100, 24)).columns)
+
+
+def _rows(summary: CollectSummary) -> Iterator[tuple[str, str]]:
+    yield "output", printable(summary.output, 500)
+    yield "run", printable(summary.run_id)
+    yield "rollouts", _rollouts(summary)
+    if summary.by_status:
+        yield "status", _counts(summary.by_status)
+    if summary.errors:
+        yield "errors", _counts(summary.errors)
+    special = {"retried": summary.retried, "left running": summary.left_behind, "not in the output": summary.unwritten}
+    if any(special.values()):
+        attempts = {"made": summary.attempts, **special}
+        yield "attempts", _joined(f"{count:,} {what}" for what, count in attempts.items() if count)
+    if summary.stopped is not None:
+        yield "stopped", printable(summary.stopped, 500)
+    if summary.interrupted:
+        yield "interrupted", "run the same again to go on"
+    yield from _rewards(summary)
+    yield from _usage(summary)
+    yield from _quality(summary)
+    rate = summary.rollouts_per_second
+    yield "time", _joined([_duration(summary.seconds), "" if rate is None else f"{rate:,.3g} rollouts/s"])
+
+
+def _rollouts(summary: CollectSummary) -> str:
+    parts = [f"{summary.planned:,} planned", f"{summary.made:,} made"]
+    if summary.earlier:
+        parts.append(f"{summary.earlier:,} in the output before")
+    if summary.not_made:
+        parts.append(f"{summary.not_made:,} not made")
+    return _joined(parts)
+
+
+def _rewards(summary: CollectSummary) -> Iterator[tuple[str, str]]:
+    if summary.mean_reward is not None:
+        spread = "" if summary.std_reward is None else f"sd {summary.std_reward:.4g}"
+        error = "" if summary.stderr_reward is None else f"se {summary.stderr_reward:.3g} by task"
+        parts = [f"mean {summary.mean_reward:.4g}", spread, error, f"{summary.n_scored:,} scored"]
+        yield "reward", _joined(parts)
+    if summary.rewards:
+        shown = list(summary.rewards.items())[:_SHOWN]
+        more = len(summary.rewards) - len(shown)
+        means = [f"{printable(name, 60)} {mean:.4g}" for name, mean in shown]
+        yield "rewards", _joined([*means, f"{more} more" if more else ""])
+    # Where nothing is scored, a run without a reward function has no more to say.
+    if summary.unscored and (summary.n_scored or summary.reward_failures):
+        yield "unscored", _counts(summary.unscored)
+    if summary.threshold is not None:
+        for name, rates in (("pass@k", summary.pass_at_k), ("pass^k", summary.pass_hat_k)):
+            if rates:
+                yield name, _rates(rates, summary.n_tasks)
+        if summary.pass_at_k:
+            of = "" if summary.threshold == 1 else f"with a reward of {summary.threshold:g} or more; "
+            yield "", f"({of}over the scored runs of each task)"
+
+
+def _usage(summary: CollectSummary) -> Iterator[tuple[str, str]]:
+    usage = summary.usage
+    if summary.made or summary.attempts:
+        of = " in this run" if summary.earlier else ""
+        yield "calls", _joined([f"{usage.calls:,}{of}", f"{usage.failed:,} failed" if usage.failed else ""])
+    if usage.calls:
+        yield "tokens", _tokens(usage)
+        yield "cost", _cost(usage)
+    judge = summary.reward_usage
+    if judge.calls:
+        yield "of rewards", _joined([_many(judge.calls, "calls"), _tokens(judge), f"cost {_cost(judge)}"])
+    for name, times in (("latency", summary.latency), ("first token", summary.time_to_first_token)):
+        if times is not None:
+            yield name, _percentiles(times)
+
+
+def _quality(summary: CollectSummary) -> Iterator[tuple[str, str]]:
+    if summary.steps:
+        yield "token ids", f"in {summary.steps_with_ids:,} of {_many(summary.steps, 'steps')}"
+        if summary.without_ids:
+            yield "", f"without: {_counts(summary.without_ids)}"
+    if summary.drift:
+        yield "drift", f"{_many(summary.drift, 'places')} in {_many(summary.drifted, 'attempts')}"
+
+
+def _json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {item.name: _json(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {"/".join(key) if isinstance(key, tuple) else str(key): _json(item) for key, item in value.items()}
+    return value
+
+
+def _wrapped(name: str, text: str, width: int) -> list[str]:
+    # What belongs together, such as "p50 0.8 s", is joined by no-break spaces, at which `wrap` does not break.
+    begin, indent = f"{name:<{_LABEL}}", " " * _LABEL
+    lines = textwrap.wrap(text, width, initial_indent=begin, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ").rstrip() for line in lines]
+
+
+def _rates(found: Mapping[int, PassRate], n_tasks: int) -> str:
+    """Chances to pass by k; where they are not of all tasks, of how many."""
+    parts = []
+    for k, rate in found.items():
+        of = "" if rate.tasks == n_tasks else f" ({rate.tasks:,} of {n_tasks:,} tasks)"
+        parts.append(f"k={k} {rate.value:.3f}{of}")
+    return _joined(parts)
+
+
+def _tokens(usage: CallTotals) -> str:
+    """What is known of the tokens of calls, and what is not."""
+    parts = []
+    sums = (("in", usage.known_input, usage.input_unknown), ("out", usage.known_output, usage.output_unknown))
+    for name, known, unknown in sums:
+        if known is None:
+            parts.append(f"{name} unknown")
+        else:
+            lacks = f" + {_many(unknown, 'calls')} without a count" if unknown else ""
+            parts.append(f"{known:,} {name}{lacks}")
+    return _joined(parts)
+
+
+def _cost(usage: CallTotals) -> str:
+    """Costs by currency, each with its source, and the number of calls without one."""
+    if not usage.amounts:
+        return "unknown" if usage.cost_unknown else "none"
+    parts = []
+    for (currency, source), amount in usage.amounts.items():
+        parts.append(f"{amount:{',.2f' if amount >= 10 else '.4g'}} {printable(currency, 20)} ({source})")
+    return _joined([*parts, f"{_many(usage.cost_unknown, 'calls')} without a cost" if usage.cost_unknown else ""])
+
+
+def _percentiles(of: Percentiles) -> str:
+    return _joined([f"p50 {_seconds(of.p50)}", f"p90 {_seconds(of.p90)}", f"p99 {_seconds(of.p99)}"])
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:,.3g} ms" if value < 0.9995 else f"{value:,.1f} s"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    """Counts by name, the most frequent first."""
+    most = sorted(found.items(), key=lambda item: -item[1])
+    shown = [f"{count:,} {printable(name, 120)}" for name, count in most[:_SHOWN]]
+    others = sum(count for _, count in most[_SHOWN:])
+    return _joined([*shown, f"{others:,} others" if others else ""], keep=False)
+
+
+def _many(count: int, what: str) -> str:
+    """A number of things, with their name in the plural where it needs one."""
+    return f"{count:,} {what[:-1] if count == 1 and what in ('calls', 'steps', 'places', 'attempts') else what}"
+
+
+def _joined(parts: Iterable[str], *, keep: bool = True) -> str:
+    """The parts that are not empty, with commas; ``keep``: lines break between parts alone."""
+    given = [part for part in parts if part]
+    return ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") if keep and len(part) < 40 else part for part in given)

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from rollout_trace.collection import checks
 from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.task_files import ID_NAMES, Keyed, Placed, read_tasks, refuse_one_task
 from rollout_trace.data.model import Task
@@ -47,7 +48,7 @@ def load_tasks(tasks: Any, *, limit: int | None = None, task_ids: Iterable[Any] 
         OSError, ImportError: the file cannot be read.
     """
     wanted = _wanted_ids(task_ids)
-    most = _most(limit)
+    most = None if limit is None else checks.whole(limit, "limit", least=1)
     placed = _placed(tasks)
     items = _items(placed if wanted is not None else islice(placed, most))
     if not items:
@@ -70,20 +71,6 @@ def recorded_task(item: TaskItem) -> Task:
     except NoForm:
         return Task(id=item.id)
     return Task(id=item.id, data=data)
-
-
-def _most(limit: Any) -> int | None:
-    if limit is None:
-        return None
-    try:
-        number = None if isinstance(limit, bool) else operator.index(limit)
-    except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(f"limit is {brief(limit)} ({type(limit).__name__}); give the number of tasks, or None for all.")
-    if number < 1:
-        raise ValueError(f"limit is {number}; give 1 or more, or None for all tasks.")
-    return number
 
 
 def _wanted_ids(task_ids: Any) -> list[str] | None:

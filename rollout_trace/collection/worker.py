@@ -14,9 +14,8 @@ from rollout_trace import guard
 from rollout_trace.collection.calls import Ended, UserCall
 from rollout_trace.collection.facts import Facts, facts_of
 from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, Work
-from rollout_trace.collection.logs import RolloutLogs
+from rollout_trace.collection.logs import Rollout, RolloutLogs
 from rollout_trace.collection.rewards import RewardPart, score
-from rollout_trace.collection.rollout import Rollout
 from rollout_trace.collection.tasks import recorded_task
 from rollout_trace.data import episodes
 from rollout_trace.data.trajectory import Trajectory
@@ -84,11 +83,7 @@ class Worker:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """Waits until everything is written.
-
-        Raises:
-            WriteError: something could not be.
-        """
+        """Waits until everything is written. Raises WriteError where something could not be."""
         self.recording = None
         self._opened.close()
 

@@ -261,7 +261,7 @@ def test_ctrl_c_writes_and_says_how_to_go_on(folder: Path) -> None:
 
 def test_the_options_are_settings(folder: Path) -> None:
     from rollout_trace.cli.collect import collect as found
-    from rollout_trace.collection.setting_values import SETTINGS
+    from rollout_trace.collection.settings import SETTINGS
 
     own: set[Any] = {"config", "overrides", "dry_run", "quiet", "as_json"}
     assert {option.name for option in found.params} - own <= set(SETTINGS)

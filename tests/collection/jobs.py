@@ -10,9 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from rollout_trace.collection.items import TaskItem
+from rollout_trace.collection.items import RetryPolicy, TaskItem
 from rollout_trace.collection.job import Job, Outcome, Work
-from rollout_trace.collection.retries import RetryPolicy
 
 
 class DoneBy(Job):

@@ -7,8 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.job import Outcome
+from rollout_trace.collection.job import Executor, Outcome
 from tests.collection.jobs import DoneBy
 
 Made = TypeVar("Made")

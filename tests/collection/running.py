@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Outcome
-from rollout_trace.collection.progress import Monitor
-from rollout_trace.collection.snapshot import Progress
+from rollout_trace.collection.progress import Monitor, Progress
 from rollout_trace.data.model import Cost, ErrorInfo
 
 if TYPE_CHECKING:

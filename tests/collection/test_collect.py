@@ -517,7 +517,7 @@ def test_two_at_once_do_not_double_an_output(tmp_path: Path, aclient: openai.Asy
 
     async def main() -> list[Any]:
         runs = [rt.acollect(solve, TASKS, output=f"{tmp_path}/{output}", progress=False) for _ in range(2)]
-        return await asyncio.gather(*runs, return_exceptions=True)
+        return list(await asyncio.gather(*runs, return_exceptions=True))
 
     refused, made = sorted(asyncio.run(main()), key=lambda one: isinstance(one, rt.CollectSummary))
     assert isinstance(refused, BlockingIOError)

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.collection.summary import Tally
+from rollout_trace.collection.tally import Tally
 from rollout_trace.record import sink
 from rollout_trace.record.recording import open_recordings
 from rollout_trace.testing import Reply, ScriptedServer

@@ -16,13 +16,12 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import guard
-from rollout_trace.collection import hashes as hashing
+from rollout_trace.collection import history as hashing
 from rollout_trace.collection.agents import agent_of
 from rollout_trace.collection.facts import CallTotals
-from rollout_trace.collection.hashes import Hashes, hashes_of
-from rollout_trace.collection.history import History, changes
+from rollout_trace.collection.history import Hashes, History, changes, hashes_of
 from rollout_trace.collection.items import TaskItem
-from rollout_trace.collection.summary import Tally
+from rollout_trace.collection.tally import Tally
 from rollout_trace.file.addresses import is_history_file
 from rollout_trace.testing import Reply, ScriptedServer
 

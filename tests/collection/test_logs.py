@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace import credentials
 from rollout_trace.collection import logs as logs_module
-from rollout_trace.collection.items import TaskItem
+from rollout_trace.collection.items import RetryPolicy, TaskItem
 from rollout_trace.collection.job import Job, Work
 from rollout_trace.collection.logs import PARENT, LogFile, RolloutLog, RolloutLogs, safe_name
-from rollout_trace.collection.retries import RetryPolicy
 
 ENTRY = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
 other = logging.getLogger("tests.agent")

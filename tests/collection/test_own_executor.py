@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.job import Job, Outcome, Work
+from rollout_trace.collection.job import Executor, Job, Outcome, Work
 from rollout_trace.testing import ScriptedServer
 from tests.collection import executor_agents as agents
 

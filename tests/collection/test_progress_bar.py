@@ -13,8 +13,8 @@ pytest.importorskip("pty", reason="this system has no terminals of this kind")
 
 from rich.console import Console
 
-from rollout_trace.collection.above import LONGEST, Above
 from rollout_trace.collection.progress_bar import Bar
+from rollout_trace.collection.terminal import LONGEST, Above
 from tests.collection.running import SUMMARY, Run
 from tests.collection.screen import Screen, on_terminal
 
@@ -23,7 +23,7 @@ import logging, os, signal, sys, threading
 handler = logging.StreamHandler()  # It has the stream from before the run.
 logging.getLogger().addHandler(handler)
 before = sys.stderr, sys.stdout
-from rollout_trace.collection.progress import reporter_for
+from rollout_trace.collection.reporters import reporter_for
 from tests.collection.running import SUMMARY, Run, outcome
 from rollout_trace.data.model import Cost
 run = Run(planned=100, earlier=10, mean_reward=0.5, cost=Cost(amount=1))
@@ -184,7 +184,7 @@ def test_a_forked_process_has_no_bar() -> None:
 
 WORKERS = """
 import subprocess
-from rollout_trace.collection.worker_terminal import streams_of_workers
+from rollout_trace.collection.terminal import streams_of_workers
 PROGRAM = "import sys; print('printed', sys.stdout.isatty()); print('logged é', file=sys.stderr)"
 PROGRAM += "; print('a part', end='')"
 given = streams_of_workers()

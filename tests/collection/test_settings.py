@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.collection.setting_values import SETTINGS
-from rollout_trace.collection.settings import Settings, SettingsError
+from rollout_trace.collection.settings import GROUPS, SETTINGS, Settings, SettingsError, ungrouped
 
 
 def settings(text: str, folder: Path, *overrides: str, **options: Any) -> dict[str, Any]:
@@ -25,8 +24,68 @@ def settings(text: str, folder: Path, *overrides: str, **options: Any) -> dict[s
 
 
 def test_every_setting_is_an_argument_of_collect() -> None:
-    arguments = set(inspect.signature(rt.collect).parameters)
-    assert arguments - {"progress"} == set(SETTINGS)
+    """By its name, or, where that was an argument once, as a key of a group."""
+    arguments = inspect.signature(rt.collect).parameters
+    grouped = {name for group in GROUPS.values() for name in group.values()}
+    assert set(arguments) - {"progress", "earlier"} == (set(SETTINGS) - grouped) | set(GROUPS)
+    assert grouped <= set(SETTINGS)
+    for name in set(arguments) & set(SETTINGS) - {"agent", "tasks", "output"}:
+        assert arguments[name].default == SETTINGS[name].default
+
+
+def test_groups_and_the_names_before_them(tmp_path: Path) -> None:
+    """Each key of a group is the setting that was an argument by its own name."""
+    groups: dict[str, Any] = {
+        "retries": {"times": 2, "on": ["OSError"], "wait": 0.5, "wait_max": 9.0, "failed": True},
+        "timeout": {"rollout": 60, "reward": 10.5},
+        "limits": {"tasks": 1, "task_ids": ["b"], "failures": 0},
+    }
+    names: dict[str, Any] = {
+        "retries": 2, "retry_on": ["OSError"], "retry_wait": 0.5, "retry_wait_max": 9.0, "retry_failed": True,
+        "timeout": 60, "reward_timeout": 10.5, "limit": 1, "task_ids": ["b"], "max_consecutive_failures": 0,
+    }  # fmt: skip
+    assert ungrouped(groups) == ungrouped(names)
+    text = "[collect]\nretries = { times = 2, on = ['OSError'], wait = 0.5, wait-max = 9.0, failed = true }\n"
+    text += "timeout = { rollout = 60, reward = 10.5 }\nlimits = { tasks = 1, task_ids = ['b'] }\n"
+    assert settings(text, tmp_path, "limits.failures=0") == names
+    assert settings(text, tmp_path, retries=3)["retries"] == 3
+
+
+def test_a_run_with_groups_is_that_with_the_names_before_them(tmp_path: Path) -> None:
+    def fails(task: Any) -> None:
+        raise OSError("no")
+
+    usual: dict[str, Any] = {"progress": False, "concurrency": 1}
+    groups: dict[str, Any] = {
+        "retries": {"times": 1, "on": ["OSError"], "wait": 0},
+        "limits": {"task_ids": ["b", "c"], "failures": 1},
+    }
+    names: dict[str, Any] = {
+        "retries": 1, "retry_on": OSError, "retry_wait": 0, "task_ids": ["b", "c"], "max_consecutive_failures": 1
+    }  # fmt: skip
+    every = {}
+    for place, given in (("groups", groups), ("names", names)):
+        summary = rt.collect(fails, ["a", "b", "c"], output=tmp_path / f"{place}.jsonl", **given, **usual)
+        every[place] = (summary.planned, summary.attempts, summary.retried, summary.by_status, summary.stopped)
+    assert every["groups"] == every["names"] == (2, 2, 1, {"failed": 1}, "1 rollout failed; the last: OSError: no")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"retries": {"tries": 1}}, "retries has the key 'tries'; did you mean times"),
+        ({"retries": {"on": OSError}, "retry_on": ValueError}, "retry_on is given twice, also as 'on' of retries"),
+        ({"limits": 5}, r"limits is 5 \(int\); give a mapping with any of tasks, task_ids, failures"),
+        ({"reties": 5}, r"collect\(\) has no argument 'reties'; did you mean retries"),
+        ({"executor": {"kind": "process", "proceses": 1}}, "executor has no argument 'proceses'; did you mean proc"),
+        ({"executor": {"kind": "threads"}}, "executor is {'kind': 'threads'}; give \"local\""),
+    ],
+)
+def test_groups_that_are_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        rt.collect(print, ["a"], output=tmp_path / "x.jsonl", **given)
+    with pytest.raises(SettingsError, match="retries: retries has the key 'tries'"):
+        settings("[collect]\nretries = { tries = 1 }\n", tmp_path)
 
 
 def test_all_settings_in_a_file(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rollout_trace.collection import status as status_module
-from rollout_trace.collection.status import SCHEMA, StatusFile, write_status
+from rollout_trace.collection import reporters as status_module
+from rollout_trace.collection.reporters import SCHEMA, StatusFile, write_status
 from rollout_trace.data.model import Cost
 from tests.collection.running import SUMMARY, Run
 

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.collection.account import CollectSummary
 from rollout_trace.collection.facts import CallTotals, Facts
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Outcome
-from rollout_trace.collection.summary import Tally
+from rollout_trace.collection.summary import CollectSummary
+from rollout_trace.collection.tally import Tally
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace.train.evaluation import pass_at_k, pass_hat_k

@@ -1,16 +1,21 @@
-"""What is printed while a bar is shown appears above the bar."""
+"""What is printed while a bar is shown appears above the bar: by this process, and by those that make rollouts."""
 
 from __future__ import annotations
 
+import codecs
 import os
+import struct
 import threading
 from collections.abc import Callable
 from typing import IO, Any
 
 LONGEST = 65_536
 """Characters of a line that is held until its end comes."""
+_PATIENCE = 1.0
+"""Seconds to wait at the end for what processes have printed."""
 
 _active: list[Above] = []
+_current: WorkerTerminal | None = None
 
 
 class Held:
@@ -80,8 +85,9 @@ class Above:
             self.write_through(held)
 
     def forget(self) -> None:
-        """Drops what was held, and its lock, which another thread may have: for a forked process."""
+        """As ``stop`` in a forked process: what was held is the original's, and another thread may have its lock."""
         self._held = Held(self._put)
+        self.stop()
 
     def _write(self, text: str) -> int:
         if self not in _active or not isinstance(text, str):  # What is no text raises what it would.
@@ -111,11 +117,85 @@ def same_terminal(one: Any, other: Any) -> bool:
         return False
 
 
+def streams_of_workers() -> dict[str, int]:
+    """Arguments for ``subprocess.Popen``: ``stdout`` and ``stderr`` of a process that makes rollouts.
+
+    Empty where no bar is shown: then it has those of this process.
+    """
+    return {} if _current is None else _current.streams
+
+
+class WorkerTerminal:
+    """A terminal of their own for processes: they print in colours on it, and line by line, as on the real one.
+
+    Args:
+        put: called with whole lines.
+        has_stdout: whether stdout goes there too, or stderr alone.
+    """
+
+    def __init__(self, put: Callable[[str], object], *, has_stdout: bool) -> None:
+        self.streams: dict[str, int] = {}
+        """Empty while it is closed, and where the system has no such terminals."""
+        self._put = put
+        self._names = ("stdout", "stderr") if has_stdout else ("stderr",)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Opens it."""
+        global _current
+        try:
+            import fcntl
+            import termios
+
+            master, slave = os.openpty()
+        except (ImportError, AttributeError, OSError):  # Windows; or none is left.
+            return
+        try:
+            attributes = termios.tcgetattr(slave)
+            attributes[1] &= ~termios.OPOST  # No returns before line ends.
+            termios.tcsetattr(slave, termios.TCSANOW, attributes)
+            size = os.get_terminal_size(2)
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
+        except (OSError, termios.error):  # Of unknown size.
+            pass
+        self.streams = dict.fromkeys(self._names, slave)
+        name = "rollout_trace worker output"
+        self._thread = threading.Thread(target=_read, args=(master, self._put), name=name, daemon=True)
+        self._thread.start()
+        _current = self
+
+    def stop(self) -> None:
+        """Closes it, when what was printed has been shown. Processes that run still may go on to print."""
+        global _current
+        if _current is self:
+            _current = None
+        if self._thread is None:
+            return
+        os.close(self.streams["stderr"])
+        self.streams = {}
+        self._thread.join(_PATIENCE)
+
+
+def _read(master: int, put: Callable[[str], object]) -> None:
+    held, decoder = Held(put), codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        while data := os.read(master, 65_536):
+            held.add(decoder.decode(data))
+    except OSError:  # No process has it open any more.
+        pass
+    finally:
+        os.close(master)
+    rest = held.take()
+    if rest:
+        put(rest)
+
+
 def _after_fork() -> None:
     """A child process has no bar: its streams are as they were."""
+    global _current
+    _current = None
     for one in list(_active):
         one.forget()
-        one.stop()
 
 
 if hasattr(os, "register_at_fork"):
