@@ -33,8 +33,8 @@ DOORS = frozenset(
 
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
-    "data": (3950, 15),
-    "wire": (10750, 41),
+    "data": (4150, 16),
+    "wire": (10950, 42),
     "file": (9950, 32),
     "record": (7450, 24),
     "clients": (6450, 23),

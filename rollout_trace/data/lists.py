@@ -8,6 +8,7 @@ for each.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -17,10 +18,16 @@ from typing import Any, NoReturn
 
 from msgspec import Raw, json
 
+from rollout_trace.data.id_text import first_difference
 from rollout_trace.data.tokens import Stored
 
 _RECENT_LISTS = 8
 """Lists that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
+_TEXTS, _TEXT_BYTES = 4, 4 * 1024 * 1024
+"""Texts of lists that a new one is compared with, and how long all may be."""
+_LONG = 2048
+"""Bytes of a list from which on its text is compared."""
+_COMMA = ord(",")
 _NEW = object()
 BETWEEN = b"\xff"
 """Stands between two texts: a byte that is in no UTF-8."""
@@ -29,6 +36,7 @@ _TO_PLAIN = bytes.maketrans(BETWEEN, b"\x7f")
 _PLAIN = "\x7f"
 """Takes the place of ``BETWEEN`` while the bytes are decoded, where no text contains it."""
 _decode = json.Decoder().decode
+_split = json.Decoder(list[Raw]).decode
 
 
 class FrozenList(list[Any]):
@@ -103,24 +111,93 @@ class TableSpan(ListSpan):
         return TableSpan, (self.items, self.runs)
 
 
+class _Text:
+    """The text of a list, and its items with where they end in it."""
+
+    __slots__ = ("ends", "items", "text")
+
+    def __init__(self, text: bytes, ends: list[int], items: list[Any]) -> None:
+        self.text = text
+        self.ends = ends
+        self.items = items
+
+    def shared(self, text: bytes) -> int:
+        """The number of items with which another text begins, too."""
+        size = self.ends[-1] if self.ends else 0
+        if not text.startswith(memoryview(self.text)[:size]):
+            size = first_difference(self.text, text, 0, 0, min(size, len(text)))
+        count = bisect_right(self.ends, size)
+        # A number may go on.
+        is_whole = count and text[self.ends[count - 1] : self.ends[count - 1] + 1] in (b",", b"]")
+        return count if is_whole else max(0, count - 1)
+
+
 @dataclass(slots=True, eq=False)
 class ListStore:
     """The distinct messages (or tools) of one trajectory, and the lists that requests made of them. Not thread safe."""
 
     _items: dict[bytes, Any] = field(default_factory=dict)
     _lists: list[list[Any]] = field(default_factory=list)
+    _texts: list[_Text] = field(default_factory=list)
+    """The latest ones, latest first."""
 
     def add(self, values: list[Raw]) -> ListSpan:
         """Stores a list of JSON values, given as their bytes, and returns its span."""
-        known, items = self._items, []
-        for value in values:
-            # Keyed by digest: keeping the bytes too would double the memory of each message.
-            key = blake2b(value, digest_size=16).digest()
-            item = known.get(key, _NEW)
-            if item is _NEW:
-                item = known[key] = _decode(value)
-            items.append(item)
-        return self.add_items(items)
+        return self.add_items(list(map(self._item, values)))
+
+    def add_text(self, text: bytes, before: Iterable[Raw] = ()) -> ListSpan:
+        """Stores the list that a JSON text is, and returns its span.
+
+        Args:
+            before: values that stand before those of the text.
+
+        Raises:
+            ValidationError: the text is no list.
+        """
+        items = self._items_in(text)
+        return self.add_items([*map(self._item, before), *items])
+
+    def finish(self) -> None:
+        """Frees what lists are compared with. Nothing can be stored afterwards."""
+        self._texts.clear()
+
+    def _item(self, value: Raw) -> Any:
+        # Keyed by digest: keeping the bytes too would double the memory of each message.
+        key = blake2b(value, digest_size=16).digest()
+        item = self._items.get(key, _NEW)
+        if item is _NEW:
+            item = self._items[key] = _decode(value)
+        return item
+
+    def _items_in(self, text: bytes) -> list[Any]:
+        """The items of a list. Those that an earlier one begins with are not looked at."""
+        if len(text) < _LONG:
+            return list(map(self._item, _split(text)))
+        shared = [(one.shared(text), -at) for at, one in enumerate(self._texts)]
+        count, at = max(shared, default=(0, 0))
+        best = self._texts.pop(-at) if count else _Text(b"", [], [])
+        items, ends = best.items[:count], best.ends[:count]
+        end = ends[-1] if ends else 0
+        # Behind what is shared stands a comma, or the end.
+        new = _split(text if not count else b"[" + text[end + 1 :] if text[end] == _COMMA else b"[]")
+        items += map(self._item, new)
+        for value in new:
+            # Behind the bracket, or the comma. With white space between its items, as few clients write it, a list is
+            # compared with none.
+            begin, end = end + 1, end + 1 + memoryview(value).nbytes
+            if not text.startswith(value, begin):
+                break
+            ends.append(end)
+        is_kept = new and len(ends) == len(items)
+        if best.items and not (is_kept and count == len(best.items)):
+            # Of another conversation, or of more of this one.
+            self._texts.insert(0, best)
+        if is_kept:
+            self._texts.insert(0, _Text(text, ends, items))
+        del self._texts[_TEXTS:]
+        while len(self._texts) > 1 and sum(len(one.text) for one in self._texts) > _TEXT_BYTES:
+            self._texts.pop()
+        return items
 
     def add_items(self, items: list[Any]) -> ListSpan:
         """Stores a list of objects and returns its span. Items are compared by identity.
