@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import is_
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from msgspec import Raw, json
 
@@ -25,8 +25,6 @@ _RECENT_LISTS = 8
 """Lists that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
 _TEXTS, _TEXT_BYTES = 4, 4 * 1024 * 1024
 """Texts of lists that a new one is compared with, and how long all may be."""
-_LONG = 2048
-"""Bytes of a list from which on its text is compared."""
 _COMMA = ord(",")
 _NEW = object()
 BETWEEN = b"\xff"
@@ -136,6 +134,8 @@ class _Text:
 class ListStore:
     """The distinct messages (or tools) of one trajectory, and the lists that requests made of them. Not thread safe."""
 
+    long_text: ClassVar[int] = 2048
+    """Bytes of a list from which on its text is compared."""
     _items: dict[bytes, Any] = field(default_factory=dict)
     _lists: list[list[Any]] = field(default_factory=list)
     _texts: list[_Text] = field(default_factory=list)
@@ -171,7 +171,7 @@ class ListStore:
 
     def _items_in(self, text: bytes) -> list[Any]:
         """The items of a list. Those that an earlier one begins with are not looked at."""
-        if len(text) < _LONG:
+        if len(text) < self.long_text:
             return list(map(self._item, _split(text)))
         shared = [(one.shared(text), -at) for at, one in enumerate(self._texts)]
         count, at = max(shared, default=(0, 0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 from rollout_trace.data.id_text import IdText
 from rollout_trace.guard import printable
@@ -31,8 +31,6 @@ _NINE: Final = ord("9")
 FLOAT32_MAX = 3.4028234663852886e38
 """The largest finite float32."""
 _DIGITS: Final = len(str(INT32_MAX))
-LONG_TEXT: Final = 1024
-"""Bytes of a list of ids from which on its text is compared."""
 _FIRST_BLOCK = 4096
 """Length of the first block of ids that ``common_prefix`` compares."""
 
@@ -230,6 +228,8 @@ class Span(Stored):
 class TokenStore:
     """The segments of one trajectory. Not thread safe: callers hold the trajectory's lock."""
 
+    long_text: ClassVar[int] = 1024
+    """Bytes of a list of ids from which on its text is compared."""
     segments: list[Segment] = field(default_factory=list)
     tree: Tree = field(default_factory=Tree)
     _roots: dict[int, Segment] = field(default_factory=dict)
@@ -240,7 +240,7 @@ class TokenStore:
         Read are only those behind the ids that are stored already. None as of ``ids_in``, and of a short one, which
         costs less to read as any other list.
         """
-        if end - begin < LONG_TEXT:
+        if end - begin < self.long_text:
             return None
         segment, start, at = None, 0, begin
         while True:

@@ -15,7 +15,7 @@ from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.data.redact import COMPLETION_CHANGED, IN_COMPLETION, NO_TOKENS, PROMPT_CHANGED, repeats
 from rollout_trace.data.redact import changed_fields as without_keys
 from rollout_trace.data.rows import RowStore
-from rollout_trace.data.tokens import LONG_TEXT, PromptIds, TokenStore, id_array, id_list, readonly
+from rollout_trace.data.tokens import PromptIds, TokenStore, id_array, id_list, readonly
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
@@ -107,7 +107,7 @@ def _decoded(
     stores: Stores,
 ) -> ResponseFacts:
     """The facts of an answer. Of its prompt's ids only those are read that no earlier answer had."""
-    if len(response) > LONG_TEXT:
+    if len(response) > stores.tokens.long_text:
         request.taken = taken = TakenIds()
         rest = taken.take(response, protocol, request.sampling, stores.tokens)
         if rest is not response:

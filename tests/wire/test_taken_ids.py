@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_trace.data.model import Step, shared
-from rollout_trace.data.tokens import LONG_TEXT, PromptIds, Span, TokenStore
+from rollout_trace.data.tokens import PromptIds, Span, TokenStore
 from rollout_trace.wire.protocols import decoder_of
 from rollout_trace.wire.request import read
 from rollout_trace.wire.steps import Stores, exchange_of, steps_from
 from rollout_trace.wire.taken_ids import TakenIds
 from tests.amount import cuts, examples
+from tests.fuzz.continued import check_continued, comparing
+from tests.fuzz.run import corpus
 
 Body = dict[str, Any]
 """An answer; ``IDS`` stands in it for the ids of its prompt."""
@@ -355,7 +357,7 @@ def test_ids_that_no_engine_sends_are_found_where_they_are_new() -> None:
 def test_short_lists_and_answers_to_others_are_left_as_they_are() -> None:
     store, body = TokenStore(), sent(chat(prompt_token_ids=IDS)(300), f"[{text(LONG_PROMPT)}]", streamed=False)
     assert TakenIds().take(body, "openai.chat", {"n": 1}, store) is body
-    short = sent(chat(prompt_token_ids=IDS)(9), "[1,2]" + " " * LONG_TEXT, streamed=False)
+    short = sent(chat(prompt_token_ids=IDS)(9), "[1,2]" + " " * TokenStore.long_text, streamed=False)
     assert TakenIds().take(short, "openai.chat", ASKED, store) is short
     assert len(TakenIds().take(body, "openai.chat", ASKED, store)) < 400
 
@@ -393,6 +395,14 @@ def test_all_conversations_give_the_steps_that_each_answer_gives_alone(place: st
     assert steps == alone
 
 
+def test_all_recordings_give_the_steps_that_each_gives_alone() -> None:
+    """As calls of one trajectory, twice each, and streams beside what was sent whole: even the shortest is compared."""
+    stores = comparing()
+    for protocol, exchange in [*corpus(), *reversed(corpus())]:
+        check_continued(protocol, exchange, exchange.request, exchange.response, stores)
+    assert len(stores.tokens.segments) > 100
+
+
 @settings(max_examples=examples(600), deadline=None)
 @given(prompts())
 def test_the_tree_of_ids_that_were_read_so_is_that_of_whole_arrays(texts: list[str]) -> None:
@@ -402,7 +412,7 @@ def test_the_tree_of_ids_that_were_read_so_is_that_of_whole_arrays(texts: list[s
     for ids in texts:
         found = trees[0].read(ids.encode(), 0, len(ids))
         whole = np.array(json.loads(f"[{ids}]"), np.int32)
-        assert (found is None) is (" " in ids or len(ids) < LONG_TEXT)
+        assert (found is None) is (" " in ids or len(ids) < TokenStore.long_text)
         assert found is None or found.get().tolist() == whole.tolist()
         spans = [tree.add(whole if found is None or tree is trees[1] else found, completion) for tree in trees]
         for one, other in zip(*spans, strict=True):
