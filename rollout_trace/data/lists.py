@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import accumulate
 from operator import is_
 from typing import Any, ClassVar, NoReturn
 
@@ -110,24 +111,34 @@ class TableSpan(ListSpan):
 
 
 class _Text:
-    """The text of a list, and its items with where they end in it."""
+    """The text of a list, and its items."""
 
-    __slots__ = ("ends", "items", "text")
+    __slots__ = ("_new", "ends", "items", "text")
 
-    def __init__(self, text: bytes, ends: list[int], items: list[Any]) -> None:
+    def __init__(self, text: bytes, ends: list[int], new: list[Raw], items: list[Any]) -> None:
+        """``ends`` are of the items before those that are ``new``."""
         self.text = text
         self.ends = ends
+        """Where the items end in it, behind a 0; that alone where white space is between them, as few clients write."""
         self.items = items
+        self._new = new
 
     def shared(self, text: bytes) -> int:
         """The number of items with which another text begins, too."""
-        size = self.ends[-1] if self.ends else 0
+        if self._new:
+            # Looked at only now: most texts are compared with none. Before each item stands the bracket, or a comma.
+            sizes = [memoryview(value).nbytes + 1 for value in self._new]
+            self._new = []
+            self.ends += accumulate(sizes, initial=self.ends.pop())
+            if self.ends[-1] + 1 != len(self.text):
+                self.ends = [0]
+        size = self.ends[-1]
         if not text.startswith(memoryview(self.text)[:size]):
             size = first_difference(self.text, text, 0, 0, min(size, len(text)))
-        count = bisect_right(self.ends, size)
+        count = bisect_right(self.ends, size) - 1
         # A number may go on.
-        is_whole = count and text[self.ends[count - 1] : self.ends[count - 1] + 1] in (b",", b"]")
-        return count if is_whole else max(0, count - 1)
+        end = self.ends[count]
+        return count if text[end : end + 1] in (b",", b"]") else max(0, count - 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,9 +154,9 @@ class ListStore:
 
     def add(self, values: list[Raw]) -> ListSpan:
         """Stores a list of JSON values, given as their bytes, and returns its span."""
-        return self.add_items(list(map(self._item, values)))
+        return self.add_items(self._stored(values))
 
-    def add_text(self, text: bytes, before: Iterable[Raw] = ()) -> ListSpan:
+    def add_text(self, text: bytes, before: list[Raw] | None = None) -> ListSpan:
         """Stores the list that a JSON text is, and returns its span.
 
         Args:
@@ -154,50 +165,48 @@ class ListStore:
         Raises:
             ValidationError: the text is no list.
         """
-        items = self._items_in(text)
-        return self.add_items([*map(self._item, before), *items])
+        items = self._stored(_split(text)) if len(text) < self.long_text else self._stored_text(text)
+        return self.add_items([*self._stored(before), *items] if before else items)
 
     def finish(self) -> None:
         """Frees what lists are compared with. Nothing can be stored afterwards."""
         self._texts.clear()
 
-    def _item(self, value: Raw) -> Any:
-        # Keyed by digest: keeping the bytes too would double the memory of each message.
-        key = blake2b(value, digest_size=16).digest()
-        item = self._items.get(key, _NEW)
-        if item is _NEW:
-            item = self._items[key] = _decode(value)
-        return item
-
-    def _items_in(self, text: bytes) -> list[Any]:
-        """The items of a list. Those that an earlier one begins with are not looked at."""
-        if len(text) < self.long_text:
-            return list(map(self._item, _split(text)))
-        shared = [(one.shared(text), -at) for at, one in enumerate(self._texts)]
-        count, at = max(shared, default=(0, 0))
-        best = self._texts.pop(-at) if count else _Text(b"", [], [])
-        items, ends = best.items[:count], best.ends[:count]
-        end = ends[-1] if ends else 0
-        # Behind what is shared stands a comma, or the end.
-        new = _split(text if not count else b"[" + text[end + 1 :] if text[end] == _COMMA else b"[]")
-        items += map(self._item, new)
-        for value in new:
-            # Behind the bracket, or the comma. With white space between its items, as few clients write it, a list is
-            # compared with none.
-            begin, end = end + 1, end + 1 + memoryview(value).nbytes
-            if not text.startswith(value, begin):
-                break
-            ends.append(end)
-        is_kept = new and len(ends) == len(items)
-        if best.items and not (is_kept and count == len(best.items)):
-            # Of another conversation, or of more of this one.
-            self._texts.insert(0, best)
-        if is_kept:
-            self._texts.insert(0, _Text(text, ends, items))
-        del self._texts[_TEXTS:]
-        while len(self._texts) > 1 and sum(len(one.text) for one in self._texts) > _TEXT_BYTES:
-            self._texts.pop()
+    def _stored(self, values: list[Raw]) -> list[Any]:
+        known, items = self._items, []
+        for value in values:
+            # Keyed by digest: keeping the bytes too would double the memory of each message.
+            key = blake2b(value, digest_size=16).digest()
+            item = known.get(key, _NEW)
+            if item is _NEW:
+                item = known[key] = _decode(value)
+            items.append(item)
         return items
+
+    def _stored_text(self, text: bytes) -> list[Any]:
+        """The items of a list. Those that an earlier one begins with are not looked at."""
+        best, count = None, 0
+        for one in self._texts:
+            shared = one.shared(text)
+            if shared > count:
+                best, count = one, shared
+        if best is None:
+            values = _split(text)
+            found = _Text(text, [0], values, self._stored(values))
+        else:
+            end = best.ends[count]
+            # Behind what is shared stands a comma, or the end.
+            values = _split(b"[" + text[end + 1 :]) if text[end] == _COMMA else []
+            found = _Text(text, best.ends[: count + 1], values, [*best.items[:count], *self._stored(values)])
+            if values and count == len(best.items):
+                self._texts.remove(best)
+        if values:
+            self._texts.insert(0, found)
+            del self._texts[_TEXTS:]
+            while len(self._texts) > 1 and sum([len(one.text) for one in self._texts]) > _TEXT_BYTES:
+                self._texts.pop()
+        # A copy: the list that is stored may be extended.
+        return [*found.items]
 
     def add_items(self, items: list[Any]) -> ListSpan:
         """Stores a list of objects and returns its span. Items are compared by identity.

@@ -8,11 +8,10 @@ Fireworks' ``routing_matrix`` and ``sampling_logprob`` do, as lists: ``token`` a
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct, json
 
@@ -44,9 +43,6 @@ from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event, data_lines
 from rollout_trace.wire.token_texts import RawsOf, texts_of
 from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
-
-if TYPE_CHECKING:
-    from rollout_trace.data.tokens import IntArray
 
 
 class _Logprobs(Struct, gc=False):
@@ -133,7 +129,7 @@ class _UsualBody(Struct, gc=False, forbid_unknown_fields=True):
     system_fingerprint: Any = None
     usage: Any = None
     prompt_logprobs: None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[_Id] | None = None
     prompt_text: None = None
     metrics: Any = None
     kv_transfer_params: None = None
@@ -144,10 +140,17 @@ class _UsualBody(Struct, gc=False, forbid_unknown_fields=True):
     obfuscation: Any = None
 
 
+class _TakenBody(_UsualBody, gc=False, forbid_unknown_fields=True):
+    """Of an answer out of which ids were taken: a number stands for them."""
+
+    prompt_token_ids: list[int] | None = None
+
+
 _BODY = LenientDecoder(_Body, _StrictBody)
 _BODY_NAMES = OtherNames(_Body, ("prompt_logprobs",), BodyExtras.__struct_fields__[1:])
 _CHOICE_NAMES = OtherNames(_Choice, ChoiceExtras.__struct_fields__, fields_from(_Choice, "matched_stop"))
 _read_usual = json.Decoder(_UsualBody).decode
+_read_taken = json.Decoder(_TakenBody).decode
 _USUAL_EXTRA = ("created", "system_fingerprint", "service_tier", "metrics")
 _usual_extra = attrgetter(*_USUAL_EXTRA)
 
@@ -179,10 +182,7 @@ def decode_any(response: bytes, *, streamed: bool, status: int, request: Request
 def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> ResponseFacts | None:
     """The facts of an answer that is whole and has usual bodies alone, which are read at once; None of any other."""
     try:
-        bodies = _usual_bodies(response, streamed=streamed)
-        sent = [body.prompt_token_ids for body in bodies if body.prompt_token_ids is not None]
-        prompt = request.ids(sent[0]) if sent else None
-        prompt = _usual_ids(prompt) if isinstance(prompt, list) else prompt
+        bodies, prompt = _usual_bodies(response, streamed=streamed, request=request)
     except (*DECODE_ERRORS, ValueError):
         return None
     chunks = [body.choices[0] for body in bodies if body.choices]
@@ -216,8 +216,8 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     return facts
 
 
-def _usual_bodies(response: bytes, *, streamed: bool) -> list[_UsualBody]:
-    """The bodies of an answer.
+def _usual_bodies(response: bytes, *, streamed: bool, request: RequestFacts) -> tuple[list[_UsualBody], Any]:
+    """The bodies of an answer, and the ids of its prompt.
 
     Raises:
         One of ``DECODE_ERRORS``, ValueError: it is cut, or has others than usual bodies.
@@ -225,18 +225,13 @@ def _usual_bodies(response: bytes, *, streamed: bool) -> list[_UsualBody]:
     parts = data_lines(response) if streamed else [response]
     if not parts or (streamed and parts.pop() != b"[DONE]") or not parts:
         raise ValueError("cut, or none")
-    return list(map(_read_usual, parts))
-
-
-def _usual_ids(ids: list[int]) -> IntArray:
-    """The ids of a prompt as an array. Raises ValueError where one is out of range."""
-    try:
-        array: IntArray = array_of(ids, "i")
-    except struct.error as error:
-        raise ValueError(str(error)) from None
-    if len(array) and array.min() < 0:
-        raise ValueError("an id is negative")
-    return array
+    bodies: list[_UsualBody] = list(map(_read_usual if request.taken is None else _read_taken, parts))
+    sent = next((body.prompt_token_ids for body in bodies if body.prompt_token_ids is not None), None)
+    if request.taken is None:
+        return bodies, None if sent is None else array_of(sent, "i")
+    if isinstance(ids := request.taken.get(sent), list):
+        raise ValueError("the ids that were taken are others")
+    return bodies, ids
 
 
 def _choice_of(index: int, part: _Merged, prompt: Any, *, done: bool) -> ChoiceFacts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Raw, Struct, ValidationError, json
@@ -183,7 +183,7 @@ def _system_content(value: Any) -> dict[str, Any]:
     return {"role": "system", "parts": parts}
 
 
-def _listed(values: dict[str, Raw], name: str, store: ListStore, before: Iterable[Raw] = ()) -> ListSpan | None:
+def _listed(values: dict[str, Raw], name: str, store: ListStore, before: list[Raw] | None = None) -> ListSpan | None:
     """Pops a list field, and stores it behind other values. None, and nothing popped, where it is none."""
     raw = values.get(name)
     if raw is None:

@@ -22,7 +22,7 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.protocols import decoder_of, record_of
 from rollout_trace.wire.request import ID_FIELDS
 from rollout_trace.wire.sse import is_framed
-from rollout_trace.wire.taken_ids import TakenIds
+from rollout_trace.wire.taken_ids import take
 
 
 @dataclass(slots=True)
@@ -108,13 +108,12 @@ def _decoded(
 ) -> ResponseFacts:
     """The facts of an answer. Of its prompt's ids only those are read that no earlier answer had."""
     if len(response) > stores.tokens.long_text:
-        request.taken = taken = TakenIds()
-        rest = taken.take(response, protocol, request.sampling, stores.tokens)
-        if rest is not response:
+        rest, request.taken = take(response, protocol, request.sampling, stores.tokens, streamed=streamed)
+        if request.taken is not None:
             facts = decoder(rest, streamed=streamed, status=status, request=request)
-            if taken.are_used:
+            if request.taken.are_used:
                 return facts
-        request.taken = None
+            request.taken = None
     return decoder(response, streamed=streamed, status=status, request=request)
 
 

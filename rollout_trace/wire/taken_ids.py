@@ -27,39 +27,13 @@ _ALWAYS: Final = frozenset({"vllm.generate", "sglang.generate", "vllm.llm", "tin
 
 
 class TakenIds:
-    """The lists of one answer."""
+    """The lists that were taken out of one answer."""
 
     __slots__ = ("_lists", "_unused")
 
-    def __init__(self) -> None:
-        self._lists: dict[int, PromptIds] = {}
-        self._unused: set[int] = set()
-
-    def take(self, answer: bytes, protocol: str, sampling: Mapping[str, Any] | None, store: TokenStore) -> bytes:
-        """The answer without the long lists of its prompts' ids; the same object where it has none.
-
-        Args:
-            sampling: the parameters of the request.
-            store: of the trajectory.
-        """
-        asked = sampling or {}
-        if protocol not in _ALWAYS and not requests_ids(asked):
-            return answer
-        name = _IN_SGLEXT if asked.get("return_input_ids_in_sglext") else _NAMES.get(protocol, _NAME)
-        kept, done = [], 0
-        at = answer.find(name)
-        while at >= 0:
-            begin = at + len(name)
-            end = answer.find(b"]", begin)
-            ids = store.read(answer, begin, end)
-            if ids is not None:
-                number = _FIRST - len(self._lists)
-                self._lists[number] = ids
-                kept += [answer[done:begin], str(number).encode()]
-                done = end
-            at = answer.find(name, max(begin, end))
-        self._unused.update(self._lists)
-        return answer if not kept else b"".join([*kept, answer[done:]])
+    def __init__(self, lists: dict[int, PromptIds]) -> None:
+        self._lists = lists
+        self._unused = set(lists)
 
     def get(self, ids: Any) -> Any:
         """The ids for which a list stands, as ``PromptIds``; any other value itself."""
@@ -72,3 +46,38 @@ class TakenIds:
     def are_used(self) -> bool:
         """Whether a decoder has asked for each list: what it leaves out, or keeps elsewhere, has to be as it came."""
         return not self._unused
+
+
+def take(
+    answer: bytes, protocol: str, sampling: Mapping[str, Any] | None, store: TokenStore, *, streamed: bool
+) -> tuple[bytes, TakenIds | None]:
+    """Takes the long lists of its prompts' ids out of an answer. The answer itself, and None, where it has none.
+
+    Args:
+        answer: the whole of it.
+        protocol: of the call.
+        sampling: the parameters of the request.
+        store: of the trajectory.
+        streamed: the answer is a stream.
+    """
+    asked = sampling or {}
+    if protocol not in _ALWAYS and not requests_ids(asked):
+        return answer, None
+    name = _IN_SGLEXT if asked.get("return_input_ids_in_sglext") else _NAMES.get(protocol, _NAME)
+    # One list: in a stream it is near the beginning, else mostly at the end. Looking for more would take a twentieth of
+    # the decoding.
+    is_one = protocol == "openai.chat" and asked.get("n", 1) == 1
+    at = answer.rfind(name) if is_one and not streamed else answer.find(name)
+    lists: dict[int, PromptIds] = {}
+    kept, done = [], 0
+    while at >= 0:
+        begin = at + len(name)
+        end = answer.find(b"]", begin)
+        ids = store.read(answer, begin, end)
+        if ids is not None:
+            number = _FIRST - len(lists)
+            lists[number] = ids
+            kept += [answer[done:begin], b"%d" % number]
+            done = end
+        at = -1 if is_one else answer.find(name, max(begin, end))
+    return (answer, None) if not kept else (b"".join([*kept, answer[done:]]), TakenIds(lists))

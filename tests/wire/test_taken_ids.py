@@ -16,7 +16,7 @@ from rollout_trace.data.tokens import PromptIds, Span, TokenStore
 from rollout_trace.wire.protocols import decoder_of
 from rollout_trace.wire.request import read
 from rollout_trace.wire.steps import Stores, exchange_of, steps_from
-from rollout_trace.wire.taken_ids import TakenIds
+from rollout_trace.wire.taken_ids import take
 from tests.amount import cuts, examples
 from tests.fuzz.continued import check_continued, comparing
 from tests.fuzz.run import corpus
@@ -356,10 +356,10 @@ def test_ids_that_no_engine_sends_are_found_where_they_are_new() -> None:
 
 def test_short_lists_and_answers_to_others_are_left_as_they_are() -> None:
     store, body = TokenStore(), sent(chat(prompt_token_ids=IDS)(300), f"[{text(LONG_PROMPT)}]", streamed=False)
-    assert TakenIds().take(body, "openai.chat", {"n": 1}, store) is body
+    assert take(body, "openai.chat", {"n": 1}, store, streamed=False) == (body, None)
     short = sent(chat(prompt_token_ids=IDS)(9), "[1,2]" + " " * TokenStore.long_text, streamed=False)
-    assert TakenIds().take(short, "openai.chat", ASKED, store) is short
-    assert len(TakenIds().take(body, "openai.chat", ASKED, store)) < 400
+    assert take(short, "openai.chat", ASKED, store, streamed=False) == (short, None)
+    assert len(take(body, "openai.chat", ASKED, store, streamed=False)[0]) < 400
 
 
 @st.composite
