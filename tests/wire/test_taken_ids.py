@@ -391,6 +391,7 @@ def test_all_conversations_give_the_steps_that_each_answer_gives_alone(place: st
     steps = [step for ids in texts for step in agent.turn(ids)]
     # As the store has them in the end, too.
     agent.stores.finish()
+    assert all(segment.text is None for segment in agent.stores.tokens.segments)
     alone = [step for ids in texts for step in Agent(place).turn(ids)]
     assert steps == alone
 
