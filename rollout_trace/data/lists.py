@@ -24,7 +24,7 @@ from rollout_trace.data.tokens import Stored
 
 _RECENT_LISTS = 8
 """Lists that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
-_TEXTS, _TEXT_BYTES = 4, 4 * 1024 * 1024
+_TEXTS, _TEXT_BYTES = 4, 2 * 1024 * 1024
 """Texts of lists that a new one is compared with, and how long all may be."""
 _COMMA = ord(",")
 _NEW = object()
