@@ -33,7 +33,7 @@ DOORS = frozenset(
 
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
-    "data": (4150, 16),
+    "data": (4200, 16),
     "wire": (10950, 42),
     "file": (9950, 32),
     "record": (7450, 24),

@@ -113,7 +113,7 @@ class TableSpan(ListSpan):
 class _Text:
     """The text of a list, and its items."""
 
-    __slots__ = ("_new", "ends", "items", "text")
+    __slots__ = ("_first", "_new", "ends", "items", "text")
 
     def __init__(self, text: bytes, ends: list[int], new: list[Raw], items: list[Any]) -> None:
         """``ends`` are of the items before those that are ``new``."""
@@ -122,9 +122,13 @@ class _Text:
         """Where the items end in it, behind a 0; that alone where white space is between them, as few clients write."""
         self.items = items
         self._new = new
+        self._first = ends[1] if len(ends) > 1 else memoryview(new[0]).nbytes + 1 if new else 0
+        """Where the first item ends."""
 
     def shared(self, text: bytes) -> int:
         """The number of items with which another text begins, too."""
+        if not text.startswith(memoryview(self.text)[: self._first]):
+            return 0
         if self._new:
             # Looked at only now: most texts are compared with none. Before each item stands the bracket, or a comma.
             sizes = [memoryview(value).nbytes + 1 for value in self._new]
