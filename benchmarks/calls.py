@@ -17,6 +17,7 @@ from benchmarks.clients import Caller, async_client, ensure_recorded
 from benchmarks.payloads import Exchange, arguments
 from benchmarks.report import Effort, Row, at_least, at_most, differences, ratios, spread
 from benchmarks.timing import blocks, interleave
+from benchmarks.trajectories import SAMPLED, LongAgent
 
 WAITING = 5 * 1024 * 1024
 """Bytes of calls to make before the steady state: more than the recorder lets wait to be decoded."""
@@ -38,6 +39,8 @@ def run(effort: Effort) -> Iterator[Row]:
     yield _whole_process("small call", [payloads.small(seed) for seed in range(200)], effort, 1.08)
     yield _whole_process("63 kB call", [payloads.large(seed) for seed in range(40)], effort, 1.06)
     yield _whole_process("100-chunk stream", [payloads.stream(seed) for seed in range(16)], effort, 1.05)
+    turns = _long_agent(effort.size(100, 20))
+    yield _whole_process(f"turn of {len(turns)} to {len(turns)},000 tokens", turns, effort, 1.03, rounds=6)
     ensure_recorded()
 
 
@@ -102,7 +105,15 @@ async def _timed_crowds(exchange: Exchange, rounds: int, calls: int) -> dict[str
     return seconds
 
 
-def _whole_process(name: str, exchanges: Sequence[Exchange], effort: Effort, limit: float | None) -> Row:
+def _long_agent(turns: int) -> list[Exchange]:
+    """The turns of an agent, each of which adds a thousand tokens to the prompt of the next."""
+    agent = LongAgent(0, read=1000 - SAMPLED)
+    return [agent.turn() for _ in range(turns)]
+
+
+def _whole_process(
+    name: str, exchanges: Sequence[Exchange], effort: Effort, limit: float | None, *, rounds: int = 20
+) -> Row:
     """CPU of all threads for one trajectory of distinct prompts, from its first call to its line in the file."""
     bare, recorded = Caller(exchanges), Caller(exchanges, recorded=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +121,7 @@ def _whole_process(name: str, exchanges: Sequence[Exchange], effort: Effort, lim
             "bare": lambda: _many(bare, len(exchanges)),
             "recorded": lambda: _recorded(recorded, len(exchanges), Path(folder) / "rollouts.jsonl"),
         }
-        found = blocks(actions, rounds=effort.repeat(20), clock=time.process_time)
+        found = blocks(actions, rounds=effort.repeat(rounds), clock=time.process_time)
     calls = len(exchanges)
     with_it, without = ([each / calls for each in found[arm]] for arm in ("recorded", "bare"))
     what = f"{name}, CPU of the whole process, decoded and written"

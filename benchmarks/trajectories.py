@@ -24,7 +24,7 @@ _CHARACTERS_PER_TOKEN = 3.65
 class LongAgent:
     """Gives the exchanges of its turns, the prompt of each the exact continuation of the one before."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, read: int = READ) -> None:
         self.distinct_tokens = 0
         """Tokens read and sampled so far, each counted once."""
         self.distinct_text = 0
@@ -32,17 +32,18 @@ class LongAgent:
         self.bytes_sent = 0
         """Bodies of all turns so far, both ways."""
         self._messages: list[dict[str, Any]] = []
+        self._new = read
         self._prompt = bytearray()
         self._random = random.Random(seed)
 
     def turn(self) -> Exchange:
         """The next turn."""
-        said = text(int(READ * _CHARACTERS_PER_TOKEN), self._random)
+        said = text(int(self._new * _CHARACTERS_PER_TOKEN), self._random)
         if self._messages:
             self._say({"role": "tool", "content": said, "tool_call_id": f"call_{len(self._messages)}"})
         else:
             self._say({"role": "user", "content": said})
-        self._read(token_ids(READ, self._random.getrandbits(32)))
+        self._read(token_ids(self._new, self._random.getrandbits(32)))
         seed = self._random.getrandbits(32)
         exchange = Exchange("long agent", list(self._messages), (self._answer(seed),))
         self.bytes_sent += self.distinct_text + len(exchange.pieces[0])

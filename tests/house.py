@@ -33,7 +33,7 @@ DOORS = frozenset(
 
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
-    "data": (3950, 15),
+    "data": (4200, 16),
     "wire": (10950, 42),
     "file": (10150, 33),
     "record": (7550, 25),

@@ -8,19 +8,25 @@ for each.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import accumulate
 from operator import is_
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from msgspec import Raw, json
 
+from rollout_trace.data.id_text import first_difference
 from rollout_trace.data.tokens import Stored
 
 _RECENT_LISTS = 8
 """Lists that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
+_TEXTS, _TEXT_BYTES = 4, 2 * 1024 * 1024
+"""Texts of lists that a new one is compared with, and how long all may be."""
+_COMMA = ord(",")
 _NEW = object()
 BETWEEN = b"\xff"
 """Stands between two texts: a byte that is in no UTF-8."""
@@ -29,6 +35,7 @@ _TO_PLAIN = bytes.maketrans(BETWEEN, b"\x7f")
 _PLAIN = "\x7f"
 """Takes the place of ``BETWEEN`` while the bytes are decoded, where no text contains it."""
 _decode = json.Decoder().decode
+_split = json.Decoder(list[Raw]).decode
 
 
 class FrozenList(list[Any]):
@@ -103,15 +110,73 @@ class TableSpan(ListSpan):
         return TableSpan, (self.items, self.runs)
 
 
+class _Text:
+    """The text of a list, and its items."""
+
+    __slots__ = ("_first", "_new", "ends", "items", "text")
+
+    def __init__(self, text: bytes, ends: list[int], new: list[Raw], items: list[Any]) -> None:
+        """``ends`` are of the items before those that are ``new``."""
+        self.text = text
+        self.ends = ends
+        """Where the items end in it, behind a 0; that alone where white space is between them, as few clients write."""
+        self.items = items
+        self._new = new
+        self._first = ends[1] if len(ends) > 1 else memoryview(new[0]).nbytes + 1 if new else 0
+        """Where the first item ends."""
+
+    def shared(self, text: bytes) -> int:
+        """The number of items with which another text begins, too."""
+        if not text.startswith(memoryview(self.text)[: self._first]):
+            return 0
+        if self._new:
+            # Looked at only now: most texts are compared with none. Before each item stands the bracket, or a comma.
+            sizes = [memoryview(value).nbytes + 1 for value in self._new]
+            self._new = []
+            self.ends += accumulate(sizes, initial=self.ends.pop())
+            if self.ends[-1] + 1 != len(self.text):
+                self.ends = [0]
+        size = self.ends[-1]
+        if not text.startswith(memoryview(self.text)[:size]):
+            size = first_difference(self.text, text, 0, 0, min(size, len(text)))
+        count = bisect_right(self.ends, size) - 1
+        # A number may go on.
+        end = self.ends[count]
+        return count if text[end : end + 1] in (b",", b"]") else max(0, count - 1)
+
+
 @dataclass(slots=True, eq=False)
 class ListStore:
     """The distinct messages (or tools) of one trajectory, and the lists that requests made of them. Not thread safe."""
 
+    long_text: ClassVar[int] = 2048
+    """Bytes of a list from which on its text is compared."""
     _items: dict[bytes, Any] = field(default_factory=dict)
     _lists: list[list[Any]] = field(default_factory=list)
+    _texts: list[_Text] = field(default_factory=list)
+    """The latest ones, latest first."""
 
     def add(self, values: list[Raw]) -> ListSpan:
         """Stores a list of JSON values, given as their bytes, and returns its span."""
+        return self.add_items(self._stored(values))
+
+    def add_text(self, text: bytes, before: list[Raw] | None = None) -> ListSpan:
+        """Stores the list that a JSON text is, and returns its span.
+
+        Args:
+            before: values that stand before those of the text.
+
+        Raises:
+            ValidationError: the text is no list.
+        """
+        items = self._stored(_split(text)) if len(text) < self.long_text else self._stored_text(text)
+        return self.add_items([*self._stored(before), *items] if before else items)
+
+    def finish(self) -> None:
+        """Frees what lists are compared with. Nothing can be stored afterwards."""
+        self._texts.clear()
+
+    def _stored(self, values: list[Raw]) -> list[Any]:
         known, items = self._items, []
         for value in values:
             # Keyed by digest: keeping the bytes too would double the memory of each message.
@@ -120,7 +185,32 @@ class ListStore:
             if item is _NEW:
                 item = known[key] = _decode(value)
             items.append(item)
-        return self.add_items(items)
+        return items
+
+    def _stored_text(self, text: bytes) -> list[Any]:
+        """The items of a list. Those that an earlier one begins with are not looked at."""
+        best, count = None, 0
+        for one in self._texts:
+            shared = one.shared(text)
+            if shared > count:
+                best, count = one, shared
+        if best is None:
+            values = _split(text)
+            found = _Text(text, [0], values, self._stored(values))
+        else:
+            end = best.ends[count]
+            # Behind what is shared stands a comma, or the end.
+            values = _split(b"[" + text[end + 1 :]) if text[end] == _COMMA else []
+            found = _Text(text, best.ends[: count + 1], values, [*best.items[:count], *self._stored(values)])
+            if values and count == len(best.items):
+                self._texts.remove(best)
+        if values:
+            self._texts.insert(0, found)
+            del self._texts[_TEXTS:]
+            while len(self._texts) > 1 and sum([len(one.text) for one in self._texts]) > _TEXT_BYTES:
+                self._texts.pop()
+        # A copy: the list that is stored may be extended.
+        return [*found.items]
 
     def add_items(self, items: list[Any]) -> ListSpan:
         """Stores a list of objects and returns its span. Items are compared by identity.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
+from rollout_trace.data.id_text import IdText
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _ZERO: Final = ord("0")
 _NINE: Final = ord("9")
 FLOAT32_MAX = 3.4028234663852886e38
 """The largest finite float32."""
+_DIGITS: Final = len(str(INT32_MAX))
 _FIRST_BLOCK = 4096
 """Length of the first block of ids that ``common_prefix`` compares."""
 
@@ -86,7 +88,7 @@ class GrowingArray:
 class Segment(GrowingArray):
     """Ids ``[start, end)`` of a sequence whose first ``start`` ids are those of ``base``."""
 
-    __slots__ = ("base", "children", "depth", "end", "jump", "start", "tree")
+    __slots__ = ("base", "children", "depth", "end", "jump", "start", "text", "tree")
 
     def __init__(self, tree: Tree, base: Segment | None, start: int, ids: IntArray) -> None:
         self._buffer = ids
@@ -99,6 +101,8 @@ class Segment(GrowingArray):
         self.start = start
         self.end = start + len(ids)
         self.children: dict[tuple[int, int], Segment] = {}
+        self.text: IdText | None = None
+        """Of its own ids, once a prompt was compared with them."""
 
     @property
     def own_ids(self) -> IntArray:
@@ -158,6 +162,47 @@ def _restore_segment(tree: Tree, _: Segment | None, base: Segment | None, start:
     return Segment(tree, base, start, np.frombuffer(ids, np.int32))
 
 
+class PromptIds:
+    """The ids of a prompt that were read from its text: the first ``start`` are those of a segment's sequence."""
+
+    __slots__ = ("ids", "segment", "start")
+
+    def __init__(self, segment: Segment | None, start: int, ids: IntArray) -> None:
+        self.segment = segment
+        self.start = start
+        self.ids = ids
+        """Those behind them, which alone were read: int32, read-only."""
+
+    def __len__(self) -> int:
+        return self.start + len(self.ids)
+
+    def equals(self, other: Any) -> bool:
+        """Whether an array, or other ids that were read beside these, are known to be the same."""
+        if isinstance(other, PromptIds) and (self.segment, self.start) == (other.segment, other.start):
+            return same_array(self.ids, other.ids)
+        return same_array(self.get(), id_array(other))
+
+    def get(self) -> IntArray:
+        """All ids, int32, read-only."""
+        import numpy as np
+
+        if self.segment is None:
+            return self.ids
+        ids: IntArray = readonly(np.concatenate([*self.segment.pieces(0, self.start), self.ids]))
+        return ids
+
+
+def id_array(ids: Any) -> Any:
+    """The array of a prompt's ids, where they are ``PromptIds``; any other value itself."""
+    return ids.get() if isinstance(ids, PromptIds) else ids
+
+
+def id_list(ids: Any) -> Any:
+    """The ids of a prompt as a list; a value that is no array, and no ``PromptIds``, itself."""
+    ids = id_array(ids)
+    return ids.tolist() if hasattr(ids, "dtype") else ids
+
+
 class Tree:
     """Identifies the store of a segment: without a cycle, never freed in trainers that switch the collector off."""
 
@@ -183,11 +228,40 @@ class Span(Stored):
 class TokenStore:
     """The segments of one trajectory. Not thread safe: callers hold the trajectory's lock."""
 
+    long_text: ClassVar[int] = 1024
+    """Bytes of a list of ids from which on its text is compared."""
     segments: list[Segment] = field(default_factory=list)
     tree: Tree = field(default_factory=Tree)
     _roots: dict[int, Segment] = field(default_factory=dict)
 
-    def add(self, prompt: IntArray | None, completion: IntArray | None) -> tuple[Span | None, Span | None]:
+    def read(self, text: bytes, begin: int, end: int) -> PromptIds | None:
+        """The ids of a prompt from its text: the inside of a list of JSON, ``text[begin:end]``.
+
+        Read are only those behind the ids that are stored already. None as of ``ids_in``, and of a short one, which
+        costs less to read as any other list.
+        """
+        if end - begin < self.long_text:
+            return None
+        segment, start, at = None, 0, begin
+        while True:
+            comma = text.find(b",", at, min(end, at + _DIGITS + 1))
+            digits = text[at : max(comma, at)]
+            if not digits.isdigit():
+                break
+            first = int(digits)
+            found = self._roots.get(first) if segment is None else segment.children.get((start, first))
+            if found is None:
+                break
+            found.text = found.text or IdText()
+            same, at = found.text.match(found.own_ids, text, at, end)
+            # None, where the first one is spelled otherwise.
+            if not same:
+                break
+            segment, start = found, found.start + same
+        ids = ids_in(text[at:end])
+        return None if ids is None else PromptIds(segment, start, ids)
+
+    def add(self, prompt: IntArray | PromptIds | None, completion: IntArray | None) -> tuple[Span | None, Span | None]:
         """Stores a prompt and its completion and returns their spans; None for None.
 
         A completion without its prompt gets a separate segment: its position in a sequence is unknown, so equal ids
@@ -199,18 +273,24 @@ class TokenStore:
             segment = self._new(None, 0, completion)
             return None, Span(segment, 0, len(completion))
         length = len(prompt)
-        if completion is None:
-            return Span(self._insert(prompt), 0, length), None
-        if not length:
+        ids = prompt.ids if isinstance(prompt, PromptIds) else prompt
+        if isinstance(prompt, PromptIds) and prompt.segment is not None:
+            segment = self.attach(prompt.segment, prompt.start, ids)
+        elif completion is None or (length and ids.item(0) in self._roots):
+            segment = self._insert(ids)
+        elif not length:
             # After an empty prompt the completion begins a sequence: there is no id to continue.
             segment = self._insert(completion)
-        elif (first := prompt.item(0)) in self._roots:
-            segment = self._continue(self._insert(prompt), length, completion)
+            return Span(segment, 0, 0), Span(segment, 0, len(completion))
         else:
             import numpy as np
 
             # A new sequence: in one array, copied once.
-            segment = self._roots[first] = self._new(None, 0, np.concatenate((prompt, completion)))
+            segment = self._roots[ids.item(0)] = self._new(None, 0, np.concatenate((ids, completion)))
+            return Span(segment, 0, length), Span(segment, length, length + len(completion))
+        if completion is None:
+            return Span(segment, 0, length), None
+        segment = self._continue(segment, length, completion)
         return Span(segment, 0, length), Span(segment, length, length + len(completion))
 
     def attach(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
@@ -229,6 +309,7 @@ class TokenStore:
         for segment in self.segments:
             segment.trim()
             segment.children.clear()
+            segment.text = None
 
     def _insert(self, ids: IntArray) -> Segment:
         if not len(ids):

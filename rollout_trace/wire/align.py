@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, hold_sampled
 from rollout_trace.data.model import Usage
-from rollout_trace.data.tokens import FLOAT32_MAX, INT32_MAX, array_of
+from rollout_trace.data.tokens import FLOAT32_MAX, INT32_MAX, PromptIds, array_of
 from rollout_trace.wire.extras import UnusableError
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.reading import set_issue, withhold
@@ -71,7 +71,9 @@ def _length(choice: ChoiceFacts) -> int | None:
 def _check_ids(choice: ChoiceFacts, converted: dict[int, Any]) -> None:
     for name in ("prompt_token_ids", "completion_token_ids"):
         ids = getattr(choice, name)
-        if ids is None:
+        if isinstance(ids, PromptIds) and name == "completion_token_ids":
+            choice.completion_token_ids = ids.get()
+        if ids is None or isinstance(ids, PromptIds):
             continue
         # The choices of one answer share the list of their prompt: converted once, they share the array too.
         if id(ids) not in converted:
@@ -195,8 +197,8 @@ def _no_ids(of: str) -> str:
     return f"the token ids of the {of} are missing, or were withheld: without them it has no positions."
 
 
-def _ids_of(choice: ChoiceFacts, of: Literal["prompt", "completion"]) -> IntArray:
-    ids: IntArray | None = choice.prompt_token_ids if of == "prompt" else choice.completion_token_ids
+def _ids_of(choice: ChoiceFacts, of: Literal["prompt", "completion"]) -> Any:
+    ids: IntArray | PromptIds | None = choice.prompt_token_ids if of == "prompt" else choice.completion_token_ids
     if ids is None:
         raise UnusableError(_no_ids(of), "ids_missing")
     return ids

@@ -83,6 +83,8 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
         done = _read_body(response, facts, message, status)
     if message.begun:
         message.write_to(facts, done=done)
+        for choice in facts.choices:
+            choice.prompt_token_ids = request.ids(choice.prompt_token_ids)
         mark_malformed(facts, streamed=framed or streamed)
     align.check(facts.choices, facts.usage)
     return facts

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct, json
 
-from rollout_trace.data.tokens import FLOAT32_MAX, INT32_MAX, array_of, ids_in
+from rollout_trace.data.tokens import FLOAT32_MAX, INT32_MAX, array_of
 from rollout_trace.wire import align, places
 from rollout_trace.wire.align import FoundExtras, settle
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras, fields_from
@@ -43,9 +43,6 @@ from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event, data_lines
 from rollout_trace.wire.token_texts import RawsOf, texts_of
 from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
-
-if TYPE_CHECKING:
-    from rollout_trace.data.tokens import IntArray
 
 
 class _Logprobs(Struct, gc=False):
@@ -132,7 +129,7 @@ class _UsualBody(Struct, gc=False, forbid_unknown_fields=True):
     system_fingerprint: Any = None
     usage: Any = None
     prompt_logprobs: None = None
-    prompt_token_ids: list[_Id] | Literal["ids are read"] | None = None
+    prompt_token_ids: list[_Id] | None = None
     prompt_text: None = None
     metrics: Any = None
     kv_transfer_params: None = None
@@ -143,17 +140,19 @@ class _UsualBody(Struct, gc=False, forbid_unknown_fields=True):
     obfuscation: Any = None
 
 
+class _TakenBody(_UsualBody, gc=False, forbid_unknown_fields=True):
+    """Of an answer out of which ids were taken: a number stands for them."""
+
+    prompt_token_ids: list[int] | None = None
+
+
 _BODY = LenientDecoder(_Body, _StrictBody)
 _BODY_NAMES = OtherNames(_Body, ("prompt_logprobs",), BodyExtras.__struct_fields__[1:])
 _CHOICE_NAMES = OtherNames(_Choice, ChoiceExtras.__struct_fields__, fields_from(_Choice, "matched_stop"))
 _read_usual = json.Decoder(_UsualBody).decode
+_read_taken = json.Decoder(_TakenBody).decode
 _USUAL_EXTRA = ("created", "system_fingerprint", "service_tier", "metrics")
 _usual_extra = attrgetter(*_USUAL_EXTRA)
-_CUT: Final = "ids are read"
-"""A text that no server sends in place of ids, as it may send null."""
-_PROMPT: Final = b'"prompt_token_ids":['
-_LONG: Final = 1024
-"""Bytes of a list of ids from which on numpy reads it faster."""
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -165,10 +164,10 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
 def decode_any(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of any answer: its bodies are read one by one."""
     facts, parts = ResponseFacts(), events_of(response, streamed=streamed)
-    answer = _Answer(facts, streamed=streamed)
+    answer = _Answer(facts, request, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     facts.choices = answer.choices(done=done)
-    _fill_from_places(parts, facts)
+    _fill_from_places(parts, facts, request)
     _use_sent_ids(facts, request)
     # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
@@ -182,9 +181,8 @@ def decode_any(response: bytes, *, streamed: bool, status: int, request: Request
 
 def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> ResponseFacts | None:
     """The facts of an answer that is whole and has usual bodies alone, which are read at once; None of any other."""
-    has_ids = request.sampling is not None and bool(request.sampling.get("return_token_ids"))
     try:
-        bodies, prompt = _usual_bodies(response, streamed=streamed, has_ids=has_ids)
+        bodies, prompt = _usual_bodies(response, streamed=streamed, request=request)
     except (*DECODE_ERRORS, ValueError):
         return None
     chunks = [body.choices[0] for body in bodies if body.choices]
@@ -218,8 +216,8 @@ def usual_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     return facts
 
 
-def _usual_bodies(response: bytes, *, streamed: bool, has_ids: bool) -> tuple[list[_UsualBody], IntArray | None]:
-    """The bodies of an answer, and the ids of its prompt. ``has_ids``: they may be in it.
+def _usual_bodies(response: bytes, *, streamed: bool, request: RequestFacts) -> tuple[list[_UsualBody], Any]:
+    """The bodies of an answer, and the ids of its prompt.
 
     Raises:
         One of ``DECODE_ERRORS``, ValueError: it is cut, or has others than usual bodies.
@@ -227,27 +225,13 @@ def _usual_bodies(response: bytes, *, streamed: bool, has_ids: bool) -> tuple[li
     parts = data_lines(response) if streamed else [response]
     if not parts or (streamed and parts.pop() != b"[DONE]") or not parts:
         raise ValueError("cut, or none")
-    ids = None
-    if has_ids:
-        parts[0], ids = _cut_ids(parts[0])
-    bodies = list(map(_read_usual, parts))
-    sent: list[Any] = [body.prompt_token_ids for body in bodies if body.prompt_token_ids is not None]
-    if ids is None and _CUT not in sent:
-        return bodies, array_of(sent[0], "i") if sent else None
-    if ids is None or bodies[0].prompt_token_ids != _CUT or sent.count(_CUT) > 1:
-        raise ValueError("the ids are something else's")
+    bodies: list[_UsualBody] = list(map(_read_usual if request.taken is None else _read_taken, parts))
+    sent = next((body.prompt_token_ids for body in bodies if body.prompt_token_ids is not None), None)
+    if request.taken is None:
+        return bodies, None if sent is None else array_of(sent, "i")
+    if isinstance(ids := request.taken.get(sent), list):
+        raise ValueError("the ids that were taken are others")
     return bodies, ids
-
-
-def _cut_ids(data: bytes) -> tuple[bytes, IntArray | None]:
-    """A body with ``_CUT`` in place of the last long list of a prompt's ids, and the ids; the body and None without.
-
-    Thousands of ids, each an object, would take a third of the time of decoding.
-    """
-    begin = data.rfind(_PROMPT) + len(_PROMPT)
-    end = data.find(b"]", begin)
-    ids = ids_in(data[begin:end]) if begin >= len(_PROMPT) and end - begin > _LONG else None
-    return (data, None) if ids is None else (b'%b"%b"%b' % (data[: begin - 1], _CUT.encode(), data[end + 1 :]), ids)
 
 
 def _choice_of(index: int, part: _Merged, prompt: Any, *, done: bool) -> ChoiceFacts:
@@ -332,8 +316,9 @@ class _Reader:
 class _Answer:
     """The choices of one answer."""
 
-    def __init__(self, facts: ResponseFacts, *, streamed: bool) -> None:
+    def __init__(self, facts: ResponseFacts, request: RequestFacts, *, streamed: bool) -> None:
         self._facts = facts
+        self._request = request
         self._streamed = streamed
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
@@ -367,7 +352,7 @@ class _Answer:
     def _choice(self, index: int, reader: _Reader, *, done: bool) -> ChoiceFacts:
         part = _merged(reader.parts)
         reader.entries = part.entries or []
-        choice = _choice_of(index, part, self._prompt_token_ids, done=done)
+        choice = _choice_of(index, part, self._request.ids(self._prompt_token_ids), done=done)
         tops = [entry.top_logprobs for entry in reader.entries]
         choice.top_logprobs = top_logprobs_of(tops)
         if choice.top_logprobs is not None:
@@ -375,7 +360,7 @@ class _Answer:
         return choice
 
 
-def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
+def _fill_from_places(parts: list[Event], facts: ResponseFacts, request: RequestFacts) -> None:
     """Fills missing ids, logprobs and texts from the places of other engines than vLLM."""
     incomplete = [choice for choice in facts.choices if _lacks_any(choice)]
     if not incomplete:
@@ -386,7 +371,7 @@ def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
     bodies = plain_bodies(parts)
     for choice in incomplete:
         if choice.prompt_token_ids is None:
-            choice.prompt_token_ids = places.prompt_ids(bodies, choice.index)
+            choice.prompt_token_ids = request.ids(places.prompt_ids(bodies, choice.index))
         if choice.completion_token_ids is None:
             found = places.completion_ids(bodies, choice.index, len(facts.choices))
             _set_found_ids(choice, found, counted=_is_counted(facts))

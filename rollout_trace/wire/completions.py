@@ -164,6 +164,7 @@ class _Answer:
 
     def __init__(self, facts: ResponseFacts, request: RequestFacts, response: bytes, *, streamed: bool) -> None:
         self._facts = facts
+        self._request = request
         self._response = response
         self._may_have_places: bool | None = None
         """Whether ids may be in other places than vLLM's; None until it is asked."""
@@ -257,7 +258,7 @@ class _Answer:
             completion=Completion(content="".join(reader.texts) if reader.texts else None),
             finish_reason=reader.finish_reason,
             stop_reason=reader.stop_reason,
-            prompt_token_ids=self._prompt_ids(reader, prompt),
+            prompt_token_ids=self._request.ids(self._prompt_ids(reader, prompt)),
             completion_token_ids=ids,
             token_source=None if ids is None else "engine",
             complete=done or reader.finish_reason is not None,
@@ -270,7 +271,7 @@ class _Answer:
             choice.logprobs, choice.top_logprobs = list(map(number_of, whole.logprobs)), None
         return choice
 
-    def _prompt_ids(self, reader: _Reader, prompt: Any) -> list[int] | None:
+    def _prompt_ids(self, reader: _Reader, prompt: Any) -> Any:
         if reader.prompt_token_ids:
             return reader.prompt_token_ids
         if len(self._prompts.all) < 2:

@@ -10,11 +10,15 @@ if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.lists import ListSpan, PackedTexts
     from rollout_trace.data.model import Completion, ErrorInfo, LogprobsMode, TokenIssue, TokenSource, Usage
-    from rollout_trace.data.tokens import FloatArray
+    from rollout_trace.data.tokens import FloatArray, PromptIds
+    from rollout_trace.wire.taken_ids import TakenIds
 
 
 class RequestFacts(Struct):
-    """A request. Equal messages, and equal tools, of one store are one object: do not change them."""
+    """A request. Equal messages, and equal tools, of one store are one object: do not change them.
+
+    Long prompts that were sent as ids are ``PromptIds``, in ``messages`` and in ``sampling``, where there is a store.
+    """
 
     model: str | None = None
     messages: list[Any] | ListSpan | None = None
@@ -22,14 +26,23 @@ class RequestFacts(Struct):
     sampling: dict[str, Any] | None = None
     stream: bool | None = None
     """True where a stream was requested; None where the request is not known."""
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | PromptIds | None = None
     """Ids that were sent beside the messages, to be served in their place; None where there are none."""
     is_cut: bool = False
     """Whether keys of this process's clients were cut out of it."""
+    taken: TakenIds | None = None
+    """What was taken out of the answer that is being decoded."""
+
+    def ids(self, prompt: Any) -> Any:
+        """The ids of a prompt as an answer has them: a list, or ``PromptIds`` where it was taken out of the answer."""
+        return prompt if self.taken is None else self.taken.get(prompt)
 
 
 class ChoiceFacts(Struct):
-    """One sampled completion. Ids and logprobs are lists as the engine sent them; ``align.check`` makes arrays."""
+    """One sampled completion. Ids and logprobs are lists as the engine sent them; ``align.check`` makes arrays.
+
+    Those of a prompt may be ``PromptIds`` before and after: they are known to be sound, and have a length.
+    """
 
     index: int = 0
     messages: list[Any] | None = None

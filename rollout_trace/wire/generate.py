@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from rollout_trace.data.tokens import INT32_MAX
+from rollout_trace.data.tokens import INT32_MAX, id_list
 from rollout_trace.wire import align
 from rollout_trace.wire.answer_extras import AnswerExtras, OtherNames, fields_from
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
@@ -107,6 +107,7 @@ class _Answer:
     def __init__(self, facts: ResponseFacts, request: RequestFacts, *, streamed: bool) -> None:
         sampling = self._sampling = request.sampling or {}
         self._facts = facts
+        self._request = request
         self._texts = messages_of(request)
         sent = self._texts or sampling.get("input_ids") or sampling.get("token_ids")
         parameters = sampling.get("sampling_params")
@@ -173,15 +174,16 @@ class _Answer:
             choice.prompt_token_ids = self._prompt_token_ids
         if choice.prompt_token_ids is None:
             choice.prompt_token_ids = _known_prompt_ids(prompt, reader)
+        choice.prompt_token_ids = self._request.ids(choice.prompt_token_ids)
         return choice
 
 
-def _known_prompt_ids(prompt: Any, reader: SampleReader) -> list[int] | None:
+def _known_prompt_ids(prompt: Any, reader: SampleReader) -> Any:
     """Ids of a prompt from the request, or from beside the logprobs of the answer."""
     sent, listed = ids_of(prompt), reader.listed_prompt_ids
     # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
     if sent is None or reader.counts.input not in (None, len(sent)):
         return listed
     # SGLang lists 0 for some ids: those sent are exact, unless others differ too. What can be no id is none.
-    agree = listed is None or all(two in (one, 0) for one, two in zip(sent, listed, strict=True))
+    agree = listed is None or all(two in (one, 0) for one, two in zip(id_list(sent), listed, strict=True))
     return sent if agree or not all(0 <= one <= INT32_MAX for one in listed or ()) else listed

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Raw, Struct, ValidationError, json
 
 from rollout_trace import credentials
 from rollout_trace.data.lists import ListSpan, ListStore
+from rollout_trace.data.tokens import PromptIds, TokenStore
 from rollout_trace.wire.facts import RequestFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads
 from rollout_trace.wire.protocols import RequestLayout, record_of
@@ -19,6 +21,7 @@ _ITEMS = json.Decoder(list[Raw])
 _decode = json.Decoder().decode
 _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
 """Start of a prompt that is not a list of prompts: a text, or its token ids."""
+_PROMPTS_OF_IDS = re.compile(rb"\[\s*\[")
 _FLAGS = {b"true": True, b"null": None}
 _LIST = ord("[")
 
@@ -30,12 +33,20 @@ class _Transfer(Struct, forbid_unknown_fields=True):
 _TRANSFER = json.Decoder(_Transfer)
 _IDS = json.Decoder(list[int])
 _TRANSPORT = frozenset({"stream", "stream_options"})
+ID_FIELDS = frozenset({"input_ids", "token_ids"})
+"""Parameters that are the ids of a prompt."""
 
 
-def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStore) -> RequestFacts:
+def read(
+    protocol: str, body: bytes | None, messages: ListStore, tools: ListStore, tokens: TokenStore | None = None
+) -> RequestFacts:
     """The facts of a request body. A body that is missing or no JSON object has none.
 
     ``stream`` and ``stream_options`` are left out of ``sampling``: they change the transport, not the completion.
+
+    Args:
+        tokens: with it long prompts that were sent as ids become ``PromptIds``, of which only those are read that are
+            not in it.
     """
     if not body:
         return RequestFacts()
@@ -43,30 +54,56 @@ def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStor
     # As bytes: what every request of a conversation repeats stays one stored value.
     clean = credentials.cut_bytes(body)
     try:
-        facts = _read_shared(clean, layout, messages, tools)
+        facts = _read_shared(clean, layout, messages, tools, tokens)
     except DECODE_ERRORS:
         facts = _read_plain(clean, layout)
     facts.is_cut = clean is not body
     return facts
 
 
-def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore) -> RequestFacts:
+def _read_shared(
+    body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore, tokens: TokenStore | None
+) -> RequestFacts:
     # Messages stay bytes here: the store decodes only those that no earlier request brought.
     values: dict[str, Raw] = _FIELDS.decode(body)
     _rename(values, layout)
-    model, sent_ids = values.pop("model", None), _sent_ids(values)
-    prompt, tool_items = _prompt(values, layout), _items(values, "tools")
+    model, ids = values.pop("model", None), _long_ids(values, tokens)
+    sent_ids = _sent_ids(values, ids, tokens)
     return RequestFacts(
         model=None if model is None else text_of(_decode(model)),
-        messages=_store_messages(prompt, messages),
-        tools=None if tool_items is None else tools.add(tool_items),
-        sampling=_flat({name: _decode(value) for name, value in values.items() if name not in _TRANSPORT}, layout),
+        messages=_prompt(values, layout, messages, tokens),
+        tools=_listed(values, "tools", tools),
+        sampling=_flat(
+            {
+                name: ids[name] if name in ids else _decode(value)
+                for name, value in values.items()
+                if name not in _TRANSPORT
+            },
+            layout,
+        ),
         stream=_stream(_FLAGS.get(bytes(values["stream"]), False) if "stream" in values else None, layout),
         prompt_token_ids=sent_ids,
     )
 
 
-def _sent_ids(values: dict[str, Raw]) -> list[int] | None:
+def _long_ids(values: dict[str, Raw], tokens: TokenStore | None) -> dict[str, PromptIds]:
+    """The fields that are long lists of a prompt's ids."""
+    if tokens is None or ID_FIELDS.isdisjoint(values):
+        return {}
+    found = {name: _ids_in(bytes(values[name]), tokens) for name in ID_FIELDS if name in values}
+    return {name: ids for name, ids in found.items() if ids is not None}
+
+
+def _ids_in(text: bytes, tokens: TokenStore | None, begin: bytes = b"[", end: bytes = b"]") -> PromptIds | None:
+    """The ids of a long list that stands between ``begin`` and ``end``; None of anything else."""
+    if tokens is None or not (text.startswith(begin) and text.endswith(end)):
+        return None
+    return tokens.read(text, len(begin), len(text) - len(end))
+
+
+def _sent_ids(
+    values: dict[str, Raw], long: Mapping[str, PromptIds], tokens: TokenStore | None
+) -> list[int] | PromptIds | None:
     """The ids of a prompt that stand beside its messages.
 
     vLLM's are no longer in the fields: they would be stored once more with each turn. Of SGLang's ``sampling`` they are
@@ -74,12 +111,16 @@ def _sent_ids(values: dict[str, Raw]) -> list[int] | None:
     """
     try:
         if "kv_transfer_params" in values:
-            ids: list[int] = _TRANSFER.decode(values["kv_transfer_params"]).prompt_token_ids
+            raw = values["kv_transfer_params"]
+            ids = _ids_in(bytes(raw), tokens, b'{"prompt_token_ids":[', b"]}")
+            found = _TRANSFER.decode(raw).prompt_token_ids if ids is None else ids
             del values["kv_transfer_params"]
-            return ids
-        return _IDS.decode(values["input_ids"]) if "input_ids" in values and "messages" in values else None
+            return found
+        if "input_ids" in values and "messages" in values:
+            return long["input_ids"] if "input_ids" in long else _IDS.decode(values["input_ids"])
     except ValidationError:
-        return None
+        pass
+    return None
 
 
 def _stream(value: Any, layout: RequestLayout) -> bool | None:
@@ -103,26 +144,35 @@ def _flat(sampling: dict[str, Any], layout: RequestLayout) -> dict[str, Any]:
     return {**{name: value for name, value in sampling.items() if name != layout.settings}, **settings}
 
 
-def _store_messages(prompt: list[Raw] | None, store: ListStore) -> Any:
-    """The messages, equal ones stored once. Prompts of token ids are plain lists: the token store keeps those."""
-    if prompt and memoryview(prompt[0])[0] == _LIST:
-        return [_decode(item) for item in prompt]
-    return None if prompt is None else store.add(prompt)
+def _prompt(values: dict[str, Raw], layout: RequestLayout, store: ListStore, tokens: TokenStore | None) -> Any:
+    """Pops the messages, equal ones stored once. Prompts of token ids are plain lists: the token store keeps those."""
+    before = _system(values, layout)
+    raw = values.get(layout.messages, NULL)
+    if not before and _PROMPTS_OF_IDS.match(raw):
+        return [_one_prompt(item, tokens) for item in _ITEMS.decode(values.pop(layout.messages))]
+    is_one = layout.text and _ONE_PROMPT.match(raw)
+    found = None if is_one else _listed(values, layout.messages, store, before)
+    if found is None and (is_one or (layout.is_contents and raw != NULL)):
+        before.append(values.pop(layout.messages))
+    if found is None and len(before) == 1 and memoryview(before[0])[0] == _LIST:
+        return [_one_prompt(before[0], tokens)]
+    return store.add(before) if found is None and before else found
 
 
-def _prompt(values: dict[str, Raw], layout: RequestLayout) -> list[Raw] | None:
-    items = _items(values, layout.messages, text=layout.text)
-    if items is None and layout.is_contents and values.get(layout.messages, NULL) != NULL:
-        items = [values.pop(layout.messages)]
+def _one_prompt(raw: Raw, tokens: TokenStore | None) -> Any:
+    ids = _ids_in(bytes(raw), tokens)
+    return _decode(raw) if ids is None else ids
+
+
+def _system(values: dict[str, Raw], layout: RequestLayout) -> list[Raw]:
+    """Pops the system prompt, as the first message; none where there is none."""
     if layout.system is None or values.get(layout.system, NULL) == NULL:
-        return items
+        return []
     # Built as bytes, like the messages: a system prompt that requests repeat is stored once, too.
     raw = bytes(values.pop(layout.system))
     if layout.is_contents:
-        system = Raw(json.encode(_system_content(json.decode(raw))))
-    else:
-        system = Raw(b'{"role":"system","content":' + raw + b"}")
-    return [system, *(items or ())]
+        return [Raw(json.encode(_system_content(json.decode(raw))))]
+    return [Raw(b'{"role":"system","content":' + raw + b"}")]
 
 
 def _system_content(value: Any) -> dict[str, Any]:
@@ -133,19 +183,17 @@ def _system_content(value: Any) -> dict[str, Any]:
     return {"role": "system", "parts": parts}
 
 
-def _items(values: dict[str, Raw], name: str, *, text: bool = False) -> list[Raw] | None:
-    """Pops the items of a list field; with ``text`` also of a single prompt. None, and nothing popped, for others."""
+def _listed(values: dict[str, Raw], name: str, store: ListStore, before: list[Raw] | None = None) -> ListSpan | None:
+    """Pops a list field, and stores it behind other values. None, and nothing popped, where it is none."""
     raw = values.get(name)
     if raw is None:
         return None
-    if text and _ONE_PROMPT.match(raw):
-        return [values.pop(name)]
     try:
-        items = _ITEMS.decode(raw)
+        found = store.add_text(bytes(raw), before)
     except ValidationError:
         return None
     del values[name]
-    return items
+    return found
 
 
 def _read_plain(body: bytes, layout: RequestLayout) -> RequestFacts:
@@ -214,7 +262,7 @@ class Prompts:
         position = self.position(index, choices, whole=whole)
         return None if position is None or not self.all else self.all[position]
 
-    def sent_ids(self, prompt: Any, counted: int | None) -> list[int] | None:
+    def sent_ids(self, prompt: Any, counted: int | None) -> Any:
         """The ids of a prompt that was sent as ids; None where the engine's count (``counted``) differs."""
         ids = ids_of(prompt)
         if ids is None or counted is None:
@@ -230,8 +278,10 @@ def messages_of(request: RequestFacts) -> list[Any]:
     return messages.get() if isinstance(messages, ListSpan) else messages or []
 
 
-def ids_of(prompt: Any) -> list[int] | None:
-    """The prompt itself where it is a list of token ids; else None."""
+def ids_of(prompt: Any) -> Any:
+    """The prompt itself where it is a list of token ids, or ``PromptIds``; else None."""
+    if isinstance(prompt, PromptIds):
+        return prompt
     if isinstance(prompt, list) and prompt and all(type(value) is int for value in prompt):
         return prompt
     return None

@@ -87,7 +87,7 @@ _FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    answer = _Answer(facts, request.sampling or {})
+    answer = _Answer(facts, request)
     if streamed:
         parts = events_of(response, streamed=True)
         done = read_bodies(parts, _EVENT, facts, answer.add_event, streamed=True)
@@ -105,11 +105,12 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
 class _Answer:
     """One response, from its only body or from the events of its stream."""
 
-    def __init__(self, facts: ResponseFacts, sampling: Mapping[str, Any]) -> None:
-        """``sampling``: the parameters of the request."""
+    def __init__(self, facts: ResponseFacts, request: RequestFacts) -> None:
+        sampling: Mapping[str, Any] = request.sampling or {}
         self.has_response = False
         """True once an event of a response was read."""
         self._facts = facts
+        self._request = request
         self._stop = bool(sampling.get("stop"))
         self._sampling = sampling
         self._items = Items()
@@ -189,6 +190,8 @@ class _Answer:
             set_issue(choice, "background_not_fetched", _BACKGROUND.format(status))
         self._facts.choices = [choice]
         _set_ids(choice, response)
+        choice.prompt_token_ids = self._request.ids(choice.prompt_token_ids)
+        choice.completion_token_ids = self._request.ids(choice.completion_token_ids)
         self._set_logprobs(choice, items, gaps=gaps and self._items.gaps)
 
     def _set_logprobs(self, choice: ChoiceFacts, items: list[Any], *, gaps: bool) -> None:

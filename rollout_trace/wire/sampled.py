@@ -186,7 +186,7 @@ class _Answer:
     """The choices of one answer, and what is said of its prompt."""
 
     def __init__(self, facts: ResponseFacts, request: RequestFacts, *, streamed: bool) -> None:
-        self._facts, self._sampling, self._streamed = facts, request.sampling, streamed
+        self._facts, self._request, self._sampling, self._streamed = facts, request, request.sampling, streamed
         sent = messages_of(request)
         self._prompt_token_ids: list[int] | None = ids_of(sent[0]) if len(sent) == 1 else None
         self._prompt_logprobs = self._prompt_tops = NULL
@@ -213,7 +213,7 @@ class _Answer:
 
     def finish(self, *, done: bool) -> None:
         """Writes the choices to the facts, and checks their ids, logprobs and extras."""
-        facts, prompt = self._facts, self._prompt_token_ids
+        facts, prompt = self._facts, self._request.ids(self._prompt_token_ids)
         readers = [self._readers[index] for index in sorted(self._readers)]
         for index, reader in zip(sorted(self._readers), readers, strict=True):
             choice = reader.facts(index, self._mode, done=done)

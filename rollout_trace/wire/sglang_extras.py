@@ -18,6 +18,7 @@ from msgspec import Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode
 
 from rollout_trace.data.extras import ExtraIssue, SamplingMask, TopTokens
+from rollout_trace.data.tokens import id_array
 from rollout_trace.wire.align import FoundExtras, missing_ids, settle
 from rollout_trace.wire.extras import (
     MAX_FILL,
@@ -315,7 +316,7 @@ def _found(choice: ChoiceFacts, meta: Meta, start: Any) -> FoundExtras:
     if "input_token_logprobs" in meta:
         raw = meta["input_token_logprobs"][-1]
         missing = missing_ids("prompt_logprobs", "prompt")
-        found.prompt_logprobs = prompt_logprobs(raw, choice.prompt_token_ids) if has_prompt else missing
+        found.prompt_logprobs = prompt_logprobs(raw, id_array(choice.prompt_token_ids)) if has_prompt else missing
     if _names(meta, "input_top_logprobs"):
         missing = missing_ids("prompt_top_tokens", "prompt")
         found.prompt_top_tokens = prompt_top_tokens(meta, len(choice.prompt_token_ids)) if has_prompt else missing

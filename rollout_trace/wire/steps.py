@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,14 @@ from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.data.redact import COMPLETION_CHANGED, IN_COMPLETION, NO_TOKENS, PROMPT_CHANGED, repeats
 from rollout_trace.data.redact import changed_fields as without_keys
 from rollout_trace.data.rows import RowStore
-from rollout_trace.data.tokens import TokenStore, readonly
+from rollout_trace.data.tokens import PromptIds, TokenStore, id_array, id_list, readonly
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.protocols import decoder_of, record_of
+from rollout_trace.wire.request import ID_FIELDS
 from rollout_trace.wire.sse import is_framed
+from rollout_trace.wire.taken_ids import take
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Stores:
     def finish(self) -> None:
         """Frees what was reserved for growth. Nothing can be stored afterwards."""
         self.tokens.finish()
+        self.messages.finish()
+        self.tools.finish()
         if self.rows.blocks:
             self.rows.finish()
 
@@ -70,7 +74,7 @@ def exchange_of(
     if keep_bytes or decoder is None:
         clean = None if request is None else credentials.cut_bytes(request)
         kept = {"request_bytes": clean, "response_bytes": credentials.cut_bytes(response)}
-    request_facts = wire_request.read(protocol, request, stores.messages, stores.tools)
+    request_facts = wire_request.read(protocol, request, stores.messages, stores.tools, stores.tokens)
     if request_facts.model is None:
         request_facts.model = path_model
     record = record_of(protocol)
@@ -87,10 +91,30 @@ def exchange_of(
     if status >= 400:
         facts = ResponseFacts(error=error_of(response, status))
     elif whole or is_array or (_has_event(response) if streamed else is_framed(response)):
-        facts = decoder(response, streamed=streamed, status=status, request=request_facts)
+        facts = _decoded(decoder, protocol, response, streamed, status, request_facts, stores)
     else:
         facts = ResponseFacts()
     return steps_from(call_id, protocol, request_facts, facts, stores, kept), streamed
+
+
+def _decoded(
+    decoder: Callable[..., ResponseFacts],
+    protocol: str,
+    response: bytes,
+    streamed: bool,
+    status: int,
+    request: RequestFacts,
+    stores: Stores,
+) -> ResponseFacts:
+    """The facts of an answer. Of its prompt's ids only those are read that no earlier answer had."""
+    if len(response) > stores.tokens.long_text:
+        rest, request.taken = take(response, protocol, request.sampling, stores.tokens, streamed=streamed)
+        if request.taken is not None:
+            facts = decoder(rest, streamed=streamed, status=status, request=request)
+            if request.taken.are_used:
+                return facts
+            request.taken = None
+    return decoder(response, streamed=streamed, status=status, request=request)
 
 
 def steps_from(
@@ -208,7 +232,7 @@ def _step(
     return new_step(values)
 
 
-def _served(sent: list[int], choice: ChoiceFacts, facts: ResponseFacts) -> ExactTurn:
+def _served(sent: list[int] | PromptIds, choice: ChoiceFacts, facts: ResponseFacts) -> ExactTurn:
     """Compares the ids that were sent beside the messages with those that the answer says were served."""
     served, usage = choice.prompt_token_ids, facts.usage
     n_served = usage.input if served is None and usage is not None else None if served is None else len(served)
@@ -217,10 +241,15 @@ def _served(sent: list[int], choice: ChoiceFacts, facts: ResponseFacts) -> Exact
         detail = "the answer does not say which ids were served."
     elif n_served != len(sent):
         detail = f"{len(sent)} ids were sent, {n_served} served."
-    elif served is not None and served.tolist() != sent:
-        at = next(at for at, (one, two) in enumerate(zip(sent, served.tolist(), strict=True)) if one != two)
-        detail = f"at position {at} the id {sent[at]} was sent, {served[at]} served."
+    elif served is not None and not _are_same(sent, served):
+        pairs = enumerate(zip(id_list(sent), id_list(served), strict=True))
+        at, (one, two) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+        detail = f"at position {at} the id {one} was sent, {two} served."
     return ExactTurn(n_ids=len(sent), reason=None if detail is None else "not_served", detail=detail)
+
+
+def _are_same(sent: list[int] | PromptIds, served: Any) -> bool:
+    return sent.equals(served) if isinstance(sent, PromptIds) else bool(id_list(served) == sent)
 
 
 def _add_extras(values: dict[str, Any], choice: ChoiceFacts, rows: RowStore) -> None:
@@ -253,24 +282,27 @@ def _cut_keys(
         if choice.completion_token_ids is not None and len(choice.completion_token_ids):
             cut_ids.append(choice.completion_token_ids.tobytes())
         return COMPLETION_CHANGED
-    return PROMPT_CHANGED if request_facts.is_cut or repeats(choice.prompt_token_ids, cut_ids) else None
+    if request_facts.is_cut or (cut_ids and repeats(id_array(choice.prompt_token_ids), cut_ids)):
+        return PROMPT_CHANGED
+    return None
 
 
 def _messages(request_facts: RequestFacts, choice: ChoiceFacts) -> Any:
     """The messages of a step; None for a prompt sent as ids, which is stored once, in ``prompt_token_ids``."""
     messages = request_facts.messages if choice.messages is None else choice.messages
-    is_ids = isinstance(messages, list) and len(messages) > 0 and isinstance(messages[0], list)
-    return None if is_ids and choice.prompt_token_ids is not None else messages
+    if not isinstance(messages, list) or not messages or not isinstance(messages[0], (list, PromptIds)):
+        return messages
+    return None if choice.prompt_token_ids is not None else list(map(id_list, messages))
 
 
 def _sampling(request_facts: RequestFacts, choice: ChoiceFacts) -> dict[str, Any] | None:
     """The sampling parameters of a step, without the ids of a prompt that are in ``prompt_token_ids``."""
-    if not request_facts.sampling or choice.prompt_token_ids is None or _ID_FIELDS.isdisjoint(request_facts.sampling):
-        return request_facts.sampling
-    return {name: value for name, value in request_facts.sampling.items() if name not in _ID_FIELDS}
-
-
-_ID_FIELDS = frozenset({"input_ids", "token_ids"})
+    sampling = request_facts.sampling
+    if not sampling or ID_FIELDS.isdisjoint(sampling):
+        return sampling
+    if choice.prompt_token_ids is None:
+        return {name: id_list(value) for name, value in sampling.items()}
+    return {name: value for name, value in sampling.items() if name not in ID_FIELDS}
 
 
 def requests_ids(sampling: Mapping[str, Any] | None) -> bool:

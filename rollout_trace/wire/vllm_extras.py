@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw, Struct
 
 from rollout_trace.data.extras import ExtraIssue, TopTokens
-from rollout_trace.data.tokens import same_array
+from rollout_trace.data.tokens import id_array, same_array
 from rollout_trace.wire.align import FoundExtras, missing_ids, settle
 from rollout_trace.wire.extras import (
     experts_of,
@@ -135,7 +135,7 @@ class RawExtras:
             found.prompt_logprobs = missing_ids("prompt_logprobs", "prompt")
             return
         wanted = requested_number(sampling, "prompt_logprobs")
-        scores = prompts.get(self.prompt_logprobs, choice.prompt_token_ids, keep_top=wanted != 0)
+        scores = prompts.get(self.prompt_logprobs, id_array(choice.prompt_token_ids), keep_top=wanted != 0)
         if isinstance(scores, ExtraIssue):
             found.prompt_logprobs = scores
             return

@@ -3,8 +3,8 @@
 Every protocol, from the recordings in tests/data and, for SGLang, Google and Ollama, answers made by hand. What must
 hold of each: at least one step; no exception; ids and logprobs that are both there have one length, and every logprob
 is finite and not above 0, or missing with a reason; extras are aligned. Every third exchange has damage in its extras
-alone: then ids, logprobs and text are those of the undamaged one. With every fourth goes a damaged line of a file
-(tests/fuzz/lines.py).
+alone: then ids, logprobs and text are those of the undamaged one. Every fourth is decoded as a further call of a
+trajectory, too (tests/fuzz/continued.py), and with every fourth goes a damaged line of a file (tests/fuzz/lines.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rollout_trace.data.model import Step
 from rollout_trace.data.tokens import same_array
 from rollout_trace.testing import Exchange, load_exchanges
 from rollout_trace.wire import decode
+from tests.fuzz.continued import check_continued, comparing
 from tests.fuzz.extras import check_extras, damage_extras
 from tests.fuzz.lines import check_damaged_line, damaged_line
 from tests.fuzz.made import made_exchanges
@@ -91,6 +92,7 @@ def fuzz(seed: int, count: int, deadline: float) -> tuple[int, dict[str, int], s
     """Decodes damaged exchanges until the count or the time is used up; the third value tells of the first failure."""
     rng, pool, done = random.Random(seed), corpus(), 0
     outcomes: dict[str, int] = {}
+    stores = comparing()
     while done < count and (done % 256 or time.monotonic() < deadline):
         protocol, exchange = rng.choice(pool)
         streamed = "event-stream" in (exchange.content_type or "")
@@ -107,6 +109,10 @@ def fuzz(seed: int, count: int, deadline: float) -> tuple[int, dict[str, int], s
             check(steps)
             if only_extras is not None:
                 compare(steps, _undamaged(protocol, exchange))
+            if done % 4 == 1:
+                stores = comparing() if done % 1000 == 1 else stores
+                check_continued(protocol, exchange, exchange.request, exchange.response, stores)
+                check_continued(protocol, exchange, request, response, stores)
         except Exception as error:
             told = f"{type(error).__name__}: {error}\n{protocol} {exchange.name} {kind}\n{request!r}\n{response!r}"
             return done, outcomes, told
