@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (3950, 15),
     "wire": (10750, 41),
-    "file": (9950, 32),
+    "file": (10150, 34),
     "record": (7450, 24),
     "clients": (6450, 23),
     "process": (2750, 16),

@@ -145,10 +145,12 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _read_parsed(self, path: str, at: int, pool: Workers) -> Iterator[Trajectory]:
         """The trajectories of a file, of lines that other processes have parsed."""
+        from rollout_trace.file.parallel import line_trajectory
+
         last = 0
         for line in pool.lines(at):
             try:
-                found = None if line is None else build(line[1])
+                found = None if line is None else line_trajectory(line[1])
             except (BadLine, RecursionError):
                 pool.skip(at)
                 found = None

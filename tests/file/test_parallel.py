@@ -21,9 +21,9 @@ from rollout_trace.data.tokens import TokenStore
 from rollout_trace.errors import FormatError
 from rollout_trace.file import parallel
 from rollout_trace.file.compression import compressor
-from rollout_trace.file.decode import build, decode, parse
+from rollout_trace.file.decode import decode, parse
 from rollout_trace.file.encode import encode
-from rollout_trace.file.parallel import Batch, _decoder, _encoder, packed_line, parsed_line, parts_of
+from rollout_trace.file.parallel import Batch, _decoder, _encoder, line_trajectory, packed_line, parts_of
 from rollout_trace.file.reader import TrajectoryReader
 from tests.amount import some
 from tests.file.processes import run
@@ -67,12 +67,12 @@ def both(path: Any, **options: Any) -> tuple[list[rt.Trajectory], list[str]]:
 @given(st.lists(trajectories(), max_size=3))
 def test_a_packed_line_is_the_line(made_up: list[rt.Trajectory]) -> None:
     lines = [encode(one) for one in made_up]
-    packed = [packed_line(at, parse(line)) for at, line in enumerate(lines)]
     try:
+        packed = [packed_line(at, parse(line)) for at, line in enumerate(lines)]
         data = _encoder.encode(Batch([one for one in packed if one is not None]))
     except (OverflowError, UnicodeEncodeError):
         return
-    read = [build(parsed_line(one)) for one in _decoder.decode(data).lines]
+    read = [line_trajectory(one) for one in _decoder.decode(data).lines]
     for line, one in zip([line for line, one in zip(lines, packed, strict=True) if one is not None], read, strict=True):
         assert_same(decode(line), one)
 
