@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 PART_BYTES = 8 * 1024 * 1024
 """About the bytes of JSON in a part."""
+PAYS_OFF_BYTES = 128 * 1024 * 1024
+"""About the bytes of JSON that this process has read by the time that others have started."""
 _BATCH_BYTES = 256 * 1024
 """The same of a batch: what fits a cache of the processor is read twice as fast."""
 _PARTS_AHEAD, _BATCHES_AHEAD = 2, 32
@@ -55,6 +57,24 @@ _PROGRAM = (
 
 
 # Where the trajectories are wanted
+
+
+def pays_off(paths: Iterable[str]) -> bool:
+    """Tells whether files are so large that several processes read them sooner. Of addresses nothing is known."""
+    total = 0
+    for path in paths:
+        try:
+            total += PAYS_OFF_BYTES if is_address(path) else os.path.getsize(path) * _times_packed(path)
+        except OSError:
+            # Whoever reads it says why it cannot be read.
+            pass
+        if total >= PAYS_OFF_BYTES:
+            return True
+    return False
+
+
+def _times_packed(path: str) -> int:
+    return _PACKED if path.endswith((".gz", ".zst")) else 1
 
 
 class Workers:

@@ -19,6 +19,7 @@ from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, new_step
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import complete_later
+from rollout_trace.file import parallel
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.file.line_format import BadLine
@@ -58,7 +59,8 @@ def count() -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_they_are_made_when_they_are_looked_at(workers: int, tmp_path: Path) -> None:
+def test_they_are_made_when_they_are_looked_at(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "PAYS_OFF_BYTES", 0)
     (tmp_path / "a.jsonl").write_bytes(LINE * 3)
     before = count()
     found = list(rt.read(tmp_path / "a.jsonl", workers=workers))
