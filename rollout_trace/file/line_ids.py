@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rollout_trace.data.tokens import array_of, ids_in
+from rollout_trace.data.tokens import array_of
 from rollout_trace.file.records import TokenId
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _SHORT = 2000
 """Bytes of JSON up to which to read ids takes no longer than to look at their text."""
-_DIGITS = 9
-"""So many are an int32, whatever they are."""
 _COMMA, _ZERO = b",0"
 _ids = msgspec.json.Decoder(list[TokenId])
 
@@ -46,13 +44,21 @@ class LineIds:
 
 
 def _array(text: bytes) -> Any:
-    return ids_in(text) if len(text) > _SHORT else array_of(_ids.decode(b"[%b]" % text), "i")
+    """The ids of a text that was checked, or that is short: it is checked here."""
+    if len(text) <= _SHORT:
+        return array_of(_ids.decode(b"[%b]" % text), "i")
+    import numpy as np
+
+    # Not a read-only view: the store would copy it.
+    ids = np.fromstring(text, np.int32, sep=",")
+    ids.flags.writeable = False
+    return ids
 
 
 def ids_of(values: Sequence[msgspec.Raw]) -> LineIds | None:
     """The ids of JSON values that msgspec has passed over; None where one is no list of ids, or may be none."""
     texts = list(map(bytes, values))
-    if not all(text[:1] == b"[" for text in texts):
+    if not all(text.startswith(b"[") for text in texts):
         return None
     lists, joined = _inside(texts)
     if b" " in joined:
@@ -74,17 +80,23 @@ def _inside(texts: Sequence[bytes]) -> tuple[list[bytes], bytes]:
 
 
 def _counts(lists: Sequence[bytes], joined: bytes) -> list[int] | None:
-    """How many ids each text has; None where anything but digits and commas is in it, or too many digits.
+    """How many ids each text has; None where anything but digits and commas is in it, or ten digits and more.
 
-    A value of JSON without other characters is a flat list of numbers, spelled as JSON has them.
+    A value of JSON without other characters is a flat list of numbers, spelled as JSON has them; of nine digits each is
+    an int32.
     """
     import numpy as np
 
     data = np.frombuffer(joined, np.uint8)
-    commas = np.flatnonzero(data == _COMMA)
-    longest = (commas[1:] - commas[:-1]).max() - 1
-    if np.count_nonzero(data - np.uint8(_ZERO) <= 9) + len(commas) != len(data) or longest > _DIGITS:
+    commas = data == _COMMA
+    # Whether a comma is among 2 characters, then 4, 8 and 10. Where the commas are would take longer to find.
+    near = commas[1:] | commas[:-1]
+    for step in (2, 4, 2):
+        near = near[step:] | near[:-step]
+    number = int(np.count_nonzero(commas))
+    if np.count_nonzero(data - np.uint8(_ZERO) <= 9) + number != len(data) or not near.all():
         return None
-    # Which one the comma behind each text is.
-    ends = np.searchsorted(commas, list(accumulate([len(one) + 1 if one else 0 for one in lists], initial=0))).tolist()
-    return [b - a for a, b in pairwise(ends)]
+    if len(lists) == 1:
+        return [number - 1]
+    ends = accumulate([len(one) + 1 if one else 0 for one in lists], initial=1)
+    return [int(np.count_nonzero(commas[begin:end])) for begin, end in pairwise(ends)]

@@ -39,6 +39,8 @@ class Parsed(NamedTuple):
 class Steps:
     """Makes the steps of a line. Raises BadLine when it is made itself: values of the line do not fit together."""
 
+    __slots__ = ("_ids", "_logprobs", "_read", "_segments", "_steps")
+
     def __init__(self, parsed: Parsed) -> None:
         record = parsed.record
         tables = _Tables(
@@ -77,6 +79,8 @@ class _Tables(NamedTuple):
 
 class _Table:
     """The table of messages or of tools of a line."""
+
+    __slots__ = ("_latest", "_name", "_rows")
 
     def __init__(self, rows: list[Any], name: str) -> None:
         self._rows = rows
