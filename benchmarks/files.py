@@ -39,12 +39,14 @@ def _plain(name: str, trajectories: Sequence[rt.Trajectory], folder: Path, effor
         "write": lambda: _write(trajectories, path),
         "null": lambda: _write(trajectories, Path(os.devnull)),
         "read": lambda: _read(path),
+        "steps": lambda: _read_steps(path),
         "loads": lambda: _loads(path),
     }
     speeds = _speeds(actions, size, effort)
     more = f"to {os.devnull} {spread(speeds['null']).middle:,.0f} MB/s; {size / len(trajectories) / 1e3:,.0f} kB a line"
     yield at_least(f"written, {name}", spread(speeds["write"]), WRITE, form=".0f", unit=" MB/s", more=more)
-    more = f"json.loads {spread(speeds['loads']).middle:,.0f} MB/s"
+    middles = {what: f"{spread(speeds[what]).middle:,.0f} MB/s" for what in ("steps", "loads")}
+    more = f"with all steps {middles['steps']}; json.loads {middles['loads']}"
     yield at_least(f"read, {name}", spread(speeds["read"]), READ, form=".0f", unit=" MB/s", more=more)
 
 
@@ -74,6 +76,11 @@ def _write(trajectories: Sequence[rt.Trajectory], path: Path) -> None:
 def _read(path: Path) -> None:
     for _ in rt.read(path):
         pass
+
+
+def _read_steps(path: Path) -> None:
+    for trajectory in rt.read(path):
+        assert trajectory.steps
 
 
 def _loads(path: Path) -> None:

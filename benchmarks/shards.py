@@ -21,7 +21,8 @@ READ = 1.7
 
 def run(effort: Effort) -> Iterator[Row]:
     """Rows of this section."""
-    size = effort.size(1_000_000_000, 100_000_000)
+    # So much that other processes are started.
+    size = effort.size(1_000_000_000, 200_000_000)
     workloads = {"single turns": single_turns(50), "20 turns": [long_agent(20, seed) for seed in range(10)]}
     for name, trajectories in workloads.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (4200, 16),
     "wire": (10950, 42),
-    "file": (10150, 33),
+    "file": (10150, 34),
     "record": (7550, 25),
     "clients": (6500, 23),
     "process": (2750, 16),

@@ -440,24 +440,28 @@ _LISTS = frozenset({"messages", "tools", "advantage"})
 _GETTERS = [(item.name, _SLOTS[item.name].__get__, item.default) for item in fields(Step) if item.name != "_sealed"]
 
 
-def maker(kind: type[T], **defaults: Any) -> Callable[..., T]:
+def maker(kind: type[T], *first: str, **defaults: Any) -> Callable[..., T]:
     """Makes records of a dataclass with slots without its conversions and checks, several times as fast.
 
     Setting the fields of a frozen class, or of one with ``__setattr__``, costs a call for each. An object of a class
-    that has the same slots and neither, becomes one of this class. ``defaults``: in place of those of the class.
+    that has the same slots and neither, becomes one of this class.
+
+    Args:
+        kind: the dataclass.
+        *first: fields that are given by their place, in this order; all others by name.
+        **defaults: in place of those of the class.
     """
 
     def become(made: Any) -> None:
         made.__class__ = kind
 
-    items = [
-        (item.name, Any, field(default=defaults.get(item.name, item.default), default_factory=item.default_factory))
-        for item in fields(kind)  # type: ignore[arg-type]
-    ]
+    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+    items = []
+    for name in dict.fromkeys((*first, *known)):
+        default, factory = defaults.get(name, known[name].default), known[name].default_factory
+        items.append((name, Any, field(default=default, default_factory=factory, kw_only=name not in first)))
     bases, namespace = kind.__bases__, {"__post_init__": become}
-    made_of = make_dataclass(
-        kind.__name__, items, bases=bases, namespace=namespace, slots=True, kw_only=True, eq=False, repr=False
-    )
+    made_of = make_dataclass(kind.__name__, items, bases=bases, namespace=namespace, slots=True, eq=False, repr=False)
     return cast("Callable[..., T]", made_of)
 
 

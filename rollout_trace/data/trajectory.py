@@ -318,8 +318,8 @@ def complete_later(trajectory: Trajectory, **values: Any) -> None:
 
     Args:
         trajectory: the trajectory.
-        **values: the steps and tool runs so far, which its recorder completes; of ``environment`` and ``exchanges``
-            a function that makes them.
+        **values: the steps and tool runs so far, which its recorder completes; of ``environment`` and ``exchanges``,
+            and of the steps of a line, a function that makes them, for several threads the same ones.
     """
     object.__setattr__(trajectory, "_later", {**(trajectory._later or {}), **values})
     for name in values:
@@ -334,8 +334,11 @@ def _completed(trajectory: Trajectory, name: str, later: dict[str, Any]) -> Any:
             return source.steps() if name == "steps" else later[name]
     # What the recorder, or another thread, has set meanwhile is there no more.
     found = later.get(name)
-    if found is not None:
-        _set(trajectory, name, found() if callable(found) else found)
+    if callable(found):
+        # Of several threads that make it at once, all get what the first one has made.
+        found = later.setdefault(f"made {name}", found())
+    if found is not None and name in later:
+        _set(trajectory, name, found)
     return object.__getattribute__(trajectory, name)
 
 
@@ -344,6 +347,7 @@ def _set(trajectory: Trajectory, name: str, value: Any) -> None:
     object.__setattr__(trajectory, name, value)
     if trajectory._later:
         trajectory._later.pop(name, None)
+        trajectory._later.pop(f"made {name}", None)
 
 
 def set_final_steps(trajectory: Trajectory, steps: list[Step]) -> None:
@@ -374,9 +378,10 @@ def new_trajectory(values: dict[str, Any]) -> Trajectory:
     """A trajectory with these fields, unchecked. For the recorder, and the reader: old files may hold values that are
     refused today."""
     trajectory = _new_trajectory(**values)
-    if callable(values.get("exchanges")):
-        # In a file each request is whole, which in memory is the square of what the line has.
-        complete_later(trajectory, exchanges=values["exchanges"])
+    # In a file each request of the exchanges is whole, which in memory is the square of what the line has.
+    for name in ("steps", "exchanges"):
+        if callable(values.get(name)):
+            complete_later(trajectory, **{name: values[name]})
     for name, kind in (("rewards", user_values.Rewards), ("metrics", user_values.Metrics)):
         if values.get(name) is not None:
             object.__setattr__(trajectory, name, kind.unchecked(values[name]))

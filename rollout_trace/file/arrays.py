@@ -96,7 +96,7 @@ def decoded(record: ArrayRecord, form: Form | None = None) -> AnyArray:
         problem = f"expected a shape that an array can have, got {shape}: {error}"
         raise BadLine("", problem, "array-shape") from error
     if form is not None:
-        check_form(array.dtype.name, array.shape, form)
+        check_form(record.dtype, array.shape, form)
     whole: AnyArray = readonly(array)
     return whole
 

@@ -1,4 +1,4 @@
-"""Reads files in several processes: they unpack and parse lines, and trajectories are made of them here, in order.
+"""Reads files in several processes: they unpack, parse and check lines, of which trajectories are made here, in order.
 
 This module is also the program of such a process: parts of files come by stdin, batches of lines go to stdout.
 """
@@ -25,16 +25,22 @@ from rollout_trace import guard
 from rollout_trace._python import without_interrupts
 from rollout_trace.file.addresses import is_address, open_binary
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
-from rollout_trace.file.decode import Parsed, parse, parse_restored
+from rollout_trace.file.decode import parse, parse_restored, trajectory_of
 from rollout_trace.file.line_format import at_any_depth
+from rollout_trace.file.line_ids import LineIds
+from rollout_trace.file.line_steps import Parsed, Steps
 from rollout_trace.file.lines import Damaged, FilePart, NumberedLines
-from rollout_trace.file.records import TrajectoryRecord
+from rollout_trace.file.records import SCHEMA, TrajectoryRecord
 
 if TYPE_CHECKING:
-    from rollout_trace.data.tokens import FloatArray, IntArray
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.tokens import FloatArray
+    from rollout_trace.data.trajectory import Trajectory
 
 PART_BYTES = 8 * 1024 * 1024
 """About the bytes of JSON in a part."""
+PAYS_OFF_BYTES = 128 * 1024 * 1024
+"""About the bytes of JSON that this process has read by the time that others have started."""
 _BATCH_BYTES = 256 * 1024
 """The same of a batch: what fits a cache of the processor is read twice as fast."""
 _PARTS_AHEAD, _BATCHES_AHEAD = 2, 32
@@ -51,6 +57,24 @@ _PROGRAM = (
 
 
 # Where the trajectories are wanted
+
+
+def pays_off(paths: Iterable[str]) -> bool:
+    """Tells whether files are so large that several processes read them sooner. Of addresses nothing is known."""
+    total = 0
+    for path in paths:
+        try:
+            total += PAYS_OFF_BYTES if is_address(path) else os.path.getsize(path) * _times_packed(path)
+        except OSError:
+            # Whoever reads it says why it cannot be read.
+            pass
+        if total >= PAYS_OFF_BYTES:
+            return True
+    return False
+
+
+def _times_packed(path: str) -> int:
+    return _PACKED if path.endswith((".gz", ".zst")) else 1
 
 
 class Workers:
@@ -80,7 +104,7 @@ class Workers:
         for _ in range(count):
             self._processes.append(_start())
 
-    def lines(self, at: int) -> Iterator[tuple[int, Parsed] | None]:
+    def lines(self, at: int) -> Iterator[tuple[int, PackedLine] | None]:
         """The lines of a file, with their numbers from 1; None in place of the rest that must be read in this process.
 
         Args:
@@ -97,7 +121,7 @@ class Workers:
             guard.warn(f"{error}: the rest is read by this process alone.")
             yield None
 
-    def _lines(self, at: int) -> Iterator[tuple[int, Parsed] | None]:
+    def _lines(self, at: int) -> Iterator[tuple[int, PackedLine] | None]:
         base = 0
         # What is left of a part that was left in its middle: it comes before what is wanted now.
         for _ in self._reading:
@@ -110,7 +134,7 @@ class Workers:
                 if self._skipped >= index:
                     continue
                 for line in batch.lines:
-                    yield base + line.number, parsed_line(line)
+                    yield base + line.number, line
                 base += batch.newlines
                 if batch.has_problem:
                     self._skipped = index
@@ -303,8 +327,19 @@ class PackedLine(msgspec.Struct, array_like=True, gc=False):
     number: int
     """From 1, in its part of the file."""
     record: TrajectoryRecord
-    ids: list[bytes]
-    """int32, of each segment."""
+    """Without its steps and what they refer to."""
+    steps: bytes
+    """``PackedSteps``: decoded where somebody looks at them."""
+
+
+class PackedSteps(msgspec.Struct, array_like=True, gc=False):
+    """The steps of a line, and what they refer to."""
+
+    record: TrajectoryRecord
+    counts: list[int]
+    """How many ids each segment has."""
+    ids: bytes
+    """int32, of all segments."""
     logprobs: list[bytes | None]
     """float32, of each step."""
     top_logprobs: list[bytes]
@@ -324,14 +359,17 @@ class Batch(msgspec.Struct, array_like=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Batch)
+_steps_decoder = msgspec.msgpack.Decoder(PackedSteps)
+_OF_STEPS = ("messages", "tools", "segments", "steps", "arrays")
 
 
 def packed_line(number: int, parsed: Parsed) -> PackedLine | None:
-    """A line as it is sent; None where its values would not arrive as they are."""
+    """A line as it is sent; None where its values would not arrive as they are. Raises BadLine: they do not fit."""
     record = parsed.record
     # Times of other zones would arrive as the same moment in UTC.
     if not all(time is None or time.tzinfo is timezone.utc for time in _times(record)):
         return None
+    Steps(parsed)
     for segment in record.segments:
         segment.ids = []
     for step in record.steps:
@@ -339,9 +377,13 @@ def packed_line(number: int, parsed: Parsed) -> PackedLine | None:
             step.tokens.logprobs = None
             # Bytes of JSON: as part of a message they would be taken for MessagePack.
             step.tokens.top_logprobs = msgspec.Raw(b"\xc0")
-    ids = [one.tobytes() for one in parsed.ids]
+    of_steps = TrajectoryRecord(schema=SCHEMA, id="", **{name: getattr(record, name) for name in _OF_STEPS})
+    ids = b"".join([one.tobytes() for one in parsed.ids.arrays()])
     logprobs = [None if one is None else one.tobytes() for one in parsed.logprobs]
-    return PackedLine(number, record, ids, logprobs, parsed.top_logprobs)
+    steps = PackedSteps(of_steps, parsed.ids.counts, ids, logprobs, parsed.top_logprobs)
+    for name in _OF_STEPS:
+        setattr(record, name, [])
+    return PackedLine(number, record, _encoder.encode(steps))
 
 
 def _times(record: TrajectoryRecord) -> Iterable[datetime | None]:
@@ -357,16 +399,20 @@ def _times(record: TrajectoryRecord) -> Iterable[datetime | None]:
         yield exchange.started_at
 
 
-def parsed_line(line: PackedLine) -> Parsed:
-    """A line that was sent."""
+def line_trajectory(line: PackedLine) -> Trajectory:
+    """The trajectory of a line that was sent. Raises BadLine: its exchanges do not fit together."""
+    return trajectory_of(line.record, partial(_steps_of, line.steps))
+
+
+def _steps_of(data: bytes) -> list[Step]:
     import numpy as np
 
-    ids: list[IntArray] = [np.frombuffer(one, np.int32) for one in line.ids]
+    one = at_any_depth(_steps_decoder.decode, data)
+    ids = LineIds.of_whole(one.counts, np.frombuffer(one.ids, np.int32))
     logprobs: list[FloatArray | None] = [
-        None if one is None else np.frombuffer(one, np.float32) for one in line.logprobs
+        None if part is None else np.frombuffer(part, np.float32) for part in one.logprobs
     ]
-    found: Any = line.top_logprobs
-    return Parsed(line.record, ids, logprobs, found)
+    return Steps(Parsed(one.record, ids, logprobs, one.top_logprobs))()
 
 
 def read_message(file: IO[bytes]) -> bytes | None:

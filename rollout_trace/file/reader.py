@@ -60,8 +60,9 @@ def read(
             ``.skipped`` of the iterator, and log one warning at the end.
         media: ``restore``: replace references by the media in the folder ``<path>.media``; ``keep``: leave references
             in their places, without reading the data (see docs/file-format.md).
-        workers: processes that read the files; 1: this one alone. The trajectories, their order and all errors are the
-            same. The processes end with the iterator, also where it is dropped before its end.
+        workers: processes that read the files; 1: this one alone, which also reads less than about 128 MB of JSON by
+            itself, in the time that others need to start. The trajectories, their order and all errors are the same.
+            The processes end with the iterator, also where it is dropped before its end.
 
     Raises:
         FileNotFoundError: a path does not exist, a pattern matches nothing, or a folder has no such file.
@@ -122,9 +123,10 @@ class TrajectoryReader(Iterator["Trajectory"]):
         # Not before the first one is asked for.
         pool = None
         if workers != 1:
-            from rollout_trace.file.parallel import Workers
+            from rollout_trace.file.parallel import Workers, pays_off
 
-            pool = Workers(self.paths, workers, has_media=self._media == "restore")
+            if pays_off(self.paths):
+                pool = Workers(self.paths, workers, has_media=self._media == "restore")
         try:
             for at, path in enumerate(self.paths):
                 notes = self._notes.of(path)
@@ -145,10 +147,12 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _read_parsed(self, path: str, at: int, pool: Workers) -> Iterator[Trajectory]:
         """The trajectories of a file, of lines that other processes have parsed."""
+        from rollout_trace.file.parallel import line_trajectory
+
         last = 0
         for line in pool.lines(at):
             try:
-                found = None if line is None else build(line[1])
+                found = None if line is None else line_trajectory(line[1])
             except (BadLine, RecursionError):
                 pool.skip(at)
                 found = None

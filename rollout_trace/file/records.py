@@ -79,7 +79,7 @@ class MaskRecord(Record):
     logprobs: ArrayRecord | None = None
 
 
-class TokensRecord(Record):
+class TokensRecord(Record, omit_defaults=True):
     """Ids [0, prompt) of a segment are the step's prompt, [prompt, end) its completion.
 
     `routed_experts` and `prompt_logprobs` are runs of rows of `arrays`: [array, first, end]. `texts` are those of the
@@ -116,7 +116,7 @@ class CostRecord(Record):
     source: str = "unknown"
 
 
-class AttemptRecord(Record):
+class AttemptRecord(Record, omit_defaults=True):
     """One HTTP exchange of a call."""
 
     started_at: Time | None = None
@@ -127,7 +127,7 @@ class AttemptRecord(Record):
     content_type: str | None = None
 
 
-class StepRecord(Record):
+class StepRecord(Record, omit_defaults=True):
     """One sampled completion. `messages` and `tools` are indices of the tables, or runs of them as [first, end]."""
 
     id: str
@@ -236,7 +236,7 @@ class ExchangeRecord(Record):
     outcome: str = "complete"
 
 
-class TrajectoryRecord(Record):
+class TrajectoryRecord(Record, omit_defaults=True):
     """One line: one agent's run of one task."""
 
     schema: SchemaId

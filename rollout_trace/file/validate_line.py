@@ -16,9 +16,10 @@ import msgspec
 import orjson
 
 from rollout_trace.data.user_values import brief
-from rollout_trace.file.decode import Parsed, build, parse
+from rollout_trace.file.decode import build, parse
 from rollout_trace.file.exchanges import exchange_problems
 from rollout_trace.file.line_format import BadLine, at_any_depth, type_error
+from rollout_trace.file.line_steps import Parsed
 from rollout_trace.file.media import media_problems
 from rollout_trace.file.records import StepRecord, TokensRecord, TrajectoryRecord
 
@@ -96,7 +97,7 @@ def _leave_out(parsed: Parsed, path: str) -> bool:
     if table != "steps":
         setattr(record, table, [])
         if table == "segments":
-            parsed.ids.clear()
+            parsed.ids.counts.clear()
         for step in record.steps:
             _clear(step.tokens, _IDS if table == "segments" else _RUNS)
         return True

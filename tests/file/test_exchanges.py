@@ -22,6 +22,7 @@ import rollout_trace as rt
 from rollout_trace import JSONLWriter, credentials, guard, read
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.file import parallel
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.file.line_format import BadLine
@@ -420,7 +421,8 @@ def test_a_recording_writes_what_its_trajectory_has(journal: bool, tmp_path: Pat
 
 
 @pytest.mark.processes
-def test_several_processes_read_them(tmp_path: Path) -> None:
+def test_several_processes_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "PAYS_OFF_BYTES", 0)
     path = tmp_path / "cassettes.jsonl"
     with JSONLWriter(path) as writer:
         for _ in range(40):

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_trace.file.decode import decode, ids_of_json, parse
+from rollout_trace.file.decode import decode, parse
 from rollout_trace.file.line_format import BadLine
+from rollout_trace.file.line_ids import ids_of
 from rollout_trace.file.records import TokenId
 from tests.strategies import PROFILE
 
 _list = msgspec.json.Decoder(list[TokenId])
 _raw = msgspec.json.Decoder(msgspec.Raw)
-LONG = ",".join(map(str, range(500)))
+LONG = ",".join(map(str, range(600)))
 """More than what is read as a list."""
 
 
@@ -32,14 +33,28 @@ def outcome(text: str) -> list[int] | None:
 
 def found(text: str) -> list[int] | None:
     """The ids that are read quickly, of any JSON."""
-    ids = ids_of_json(_raw.decode(text))
-    assert ids is None or (ids.dtype == np.int32 and not ids.flags.writeable)
-    return None if ids is None else ids.tolist()
+    ids = ids_of([_raw.decode(text)])
+    if ids is None:
+        return None
+    (array,) = ids.arrays()
+    assert (array.dtype == np.int32, array.flags.writeable, ids.counts) == (True, False, [len(array)])
+    return list(array.tolist())
 
 
-@pytest.mark.parametrize("text", [LONG, f"0,{LONG},2147483647", "", "0", "1,2", "0," * 1000 + "0"])
+@pytest.mark.parametrize(
+    "text",
+    [LONG, f"0,{LONG},999999999", LONG.replace(",", " , "), "", " ", "0", "1, 2", "2147483647", "0," * 1000 + "0"],
+)
 def test_lists_of_ids_are_read_quickly(text: str) -> None:
     assert found(f"[{text}]") == outcome(f"[{text}]") is not None
+
+
+@given(st.lists(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 9), max_size=400), max_size=4))
+@PROFILE
+def test_lists_of_a_line_are_read_together(lists: list[list[int]]) -> None:
+    ids = ids_of([_raw.decode(json.dumps(one, separators=(",", ":"))) for one in lists])
+    assert ids is None or ([one.tolist() for one in ids.arrays()], ids.counts) == (lists, list(map(len, lists)))
+    assert ids is not None or max(map(max, filter(None, lists))) > 999_999_999
 
 
 NO_IDS = ["-1", "2147483648", "4294967296", "9223372036854775808", "99999999999999999999999", "-9223372036854775809",
@@ -74,8 +89,8 @@ def test_what_is_no_list_is_left_to_msgspec(text: str) -> None:
 
 
 @given(
-    st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 9), min_size=150, max_size=160),
-    st.lists(st.tuples(st.integers(0, 2000), st.text('0123456789,.-+eE "[]nul \t', max_size=3)), max_size=2),
+    st.lists(st.integers(0, 10**9) | st.integers(0, 9), min_size=400, max_size=410),
+    st.lists(st.tuples(st.integers(0, 4000), st.text('0123456789,.-+eE "[]nul \t', max_size=3)), max_size=2),
 )
 @PROFILE
 def test_damaged_lists_are_read_as_msgspec_reads_them(ids: list[int], changes: list[tuple[int, str]]) -> None:
@@ -95,7 +110,7 @@ def test_damaged_lists_are_read_as_msgspec_reads_them(ids: list[int], changes: l
 def test_a_damaged_line_has_the_error_that_it_had(segments: list[list[int]], data: st.DataObject) -> None:
     line = json.dumps({"schema": "rollout-trace/1", "id": "a", "segments": [{"ids": ids} for ids in segments]})
     whole = parse(line.encode())
-    assert [ids.tolist() for ids in whole.ids] == segments
+    assert [ids.tolist() for ids in whole.ids.arrays()] == segments
     place = data.draw(st.integers(0, len(segments) - 1))
     bad = data.draw(st.sampled_from(NO_IDS))
     at = data.draw(st.integers(0, len(segments[place])))

@@ -21,9 +21,9 @@ from rollout_trace.data.tokens import TokenStore
 from rollout_trace.errors import FormatError
 from rollout_trace.file import parallel
 from rollout_trace.file.compression import compressor
-from rollout_trace.file.decode import build, decode, parse
+from rollout_trace.file.decode import decode, parse
 from rollout_trace.file.encode import encode
-from rollout_trace.file.parallel import Batch, _decoder, _encoder, packed_line, parsed_line, parts_of
+from rollout_trace.file.parallel import Batch, _decoder, _encoder, line_trajectory, packed_line, parts_of
 from rollout_trace.file.reader import TrajectoryReader
 from tests.amount import some
 from tests.file.processes import run
@@ -31,6 +31,13 @@ from tests.file.test_round_trip import assert_same
 from tests.strategies import PROFILE, trajectories
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+ANY_SIZE = "from rollout_trace.file import parallel\nparallel.PAYS_OFF_BYTES = 0\n"
+"""Of a program."""
+
+
+@pytest.fixture(autouse=True)
+def _however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "PAYS_OFF_BYTES", 0)
 
 
 def made(number: int, size: int = 200) -> rt.Trajectory:
@@ -67,12 +74,12 @@ def both(path: Any, **options: Any) -> tuple[list[rt.Trajectory], list[str]]:
 @given(st.lists(trajectories(), max_size=3))
 def test_a_packed_line_is_the_line(made_up: list[rt.Trajectory]) -> None:
     lines = [encode(one) for one in made_up]
-    packed = [packed_line(at, parse(line)) for at, line in enumerate(lines)]
     try:
+        packed = [packed_line(at, parse(line)) for at, line in enumerate(lines)]
         data = _encoder.encode(Batch([one for one in packed if one is not None]))
     except (OverflowError, UnicodeEncodeError):
         return
-    read = [build(parsed_line(one)) for one in _decoder.decode(data).lines]
+    read = [line_trajectory(one) for one in _decoder.decode(data).lines]
     for line, one in zip([line for line, one in zip(lines, packed, strict=True) if one is not None], read, strict=True):
         assert_same(decode(line), one)
 
@@ -177,8 +184,20 @@ def test_media_are_restored_or_kept(tmp_path: Path) -> None:
 def pids(reader: TrajectoryReader) -> list[int]:
     """Of the processes that read for it."""
     generator: Any = reader._trajectories
-    pool: parallel.Workers = generator.gi_frame.f_locals["pool"]
-    return [process.pid for process in pool._processes]
+    pool: parallel.Workers | None = generator.gi_frame.f_locals["pool"]
+    return [] if pool is None else [process.pid for process in pool._processes]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_no_processes_are_started_for_little(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [write(tmp_path / f"{number}.jsonl{suffix}", range(1)) for number in range(2)]
+    size = sum(path.stat().st_size for path in paths) * (4 if suffix else 1)
+    for limit, count in ((size, 2), (size + 1, 0)):
+        monkeypatch.setattr(parallel, "PAYS_OFF_BYTES", limit)
+        reader = rt.read(paths, workers=2)
+        assert next(reader).id == "run0"
+        assert len(pids(reader)) == count
+        assert len(list(reader)) == 1
 
 
 def is_there(pid: int) -> bool:
@@ -230,7 +249,8 @@ def test_where_a_process_is_killed_this_one_reads_on(tmp_path: Path, caplog: pyt
 def test_a_program_without_a_main_guard_is_not_run_again(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", range(3))
     (tmp_path / "program.py").write_text(
-        f"import rollout_trace as rt\nprint([one.id for one in rt.read({str(tmp_path / 'a.jsonl')!r}, workers=2)])\n"
+        f"import rollout_trace as rt\n{ANY_SIZE}"
+        f"print([one.id for one in rt.read({str(tmp_path / 'a.jsonl')!r}, workers=2)])\n"
     )
     assert run(f"exec(open({str(tmp_path / 'program.py')!r}).read())") == "['run0', 'run1', 'run2']\n"
 
@@ -238,7 +258,7 @@ def test_a_program_without_a_main_guard_is_not_run_again(tmp_path: Path) -> None
 def test_a_recorded_program_s_readers_are_not_recorded(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", range(3))
     program = (
-        "import os, rollout_trace as rt\n"
+        f"import os, rollout_trace as rt\n{ANY_SIZE}"
         "os.environ['ROLLOUT_TRACE_OUTPUT'] = '/nowhere/x.jsonl'\n"
         "print(len(list(rt.read(os.environ['READ'], workers=2))))"
     )
@@ -279,14 +299,16 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     assert len(both(path)[0]) == 3
 
 
-def test_a_deep_line_is_read_wherever_it_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ['"status":', '"steps":[{'])
+def test_a_deep_line_is_read_wherever_it_is_asked_for(place: str, tmp_path: Path) -> None:
     """The limit of recursion counts the caller's frames, which another process has not."""
     path = write(tmp_path / "x.jsonl", range(1))
     deep = "[" * 300 + "]" * 300
-    path.write_text(path.read_text().replace('"status":', f'"metadata":{{"deep":{deep}}},"status":', 1))
+    put = f'"metadata":{{"deep":{deep}}},'
+    path.write_text(path.read_text().replace(place, f"{place}{put}" if place.endswith("{") else f"{put}{place}", 1))
 
     def asked(frames: int) -> int:
-        return asked(frames - 1) if frames else len(list(rt.read(path, workers=2)))
+        return asked(frames - 1) if frames else sum(len(one.steps) for one in rt.read(path, workers=2))
 
     # Fewer than the limit, more than it without the line's.
     assert asked(800) == 1
