@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from difflib import SequenceMatcher
+from typing import Any
 
+from rollout_trace import guard
 from rollout_trace.data.exchange import Exchange
 
-from ._changes import changes_text, unused_text
-from ._match_facts import Facts, Reason
-from ._nearest import nearest
-from ._normal_form import form_of, key_of
-from ._recorded_calls import CallIndex, RecordedCall, recorded_calls
-from ._recorded_order import RecordedOrder, overlapped
-from ._requests import MatchOptions, Request, request_of
-from ._text_parts import Paint
-from ._unmatched import Unmatched
+from ._differences import Paint, digest_of
+from ._explain import Reason, Unmatched, changes_text, unused_text
+from ._normal_form import MatchOptions, Request, form_of, key_of, messages_of, protocol_of, request_of, target_of
+from ._recorded_calls import CallIndex, RecordedCall, RecordedOrder, overlapped, recorded_calls
 
 EXACT = MatchOptions()
 """Nothing may differ."""
@@ -47,7 +44,6 @@ class Matcher:
         self._attempts: dict[str, RecordedCall] = {}
         self._numbers: dict[str, int] = {}
         self._calls_made = 0
-        self._refused: Counter[bytes] = Counter()
 
     def take(self, request: Request) -> Exchange | Unmatched:
         """The recorded exchange that answers a request, which is used with that; ``Unmatched`` where there is none.
@@ -59,11 +55,8 @@ class Matcher:
             found = self._find(request)
             if isinstance(found, RecordedCall):
                 return found.exchange
-            candidates = [(call, call.is_used) for calls in self._trajectories for call in calls]
-        # Outside the lock: it reads many requests.
-        closest = found.waiting or nearest(request, candidates, self._options)
-        exchange = None if closest is None else closest.exchange
-        return Unmatched(request, exchange, found.reason, replace(found, nearest=closest))
+            number = self._number(request, is_retry=False)
+            return self._unmatched(request, f"call {number}" if protocol_of(request) else "the request", found)
 
     def unused(self) -> list[Exchange]:
         """The recorded exchanges that generate and were not asked for, in recorded order."""
@@ -74,15 +67,16 @@ class Matcher:
         exchanges = [call.exchange for call in calls if call.generates]
         known: dict[int, list[bytes]] = {}
 
-        def messages_of(exchange: Exchange) -> list[bytes]:
+        def digests(exchange: Exchange) -> list[bytes]:
             if id(exchange) not in known:
-                messages = form_of(request_of(exchange), EXACT).messages
-                known[id(exchange)] = [message.digest for message in messages]
+                form = form_of(request_of(exchange), EXACT)
+                known[id(exchange)] = [digest_of(one) for one in messages_of(form["protocol"], form["body"])]
             return known[id(exchange)]
 
-        return overlapped(exchanges, messages_of)
+        return overlapped(exchanges, digests)
 
-    def _find(self, request: Request) -> RecordedCall | Facts:
+    def _find(self, request: Request) -> RecordedCall | bytes:
+        """The call that answers a request; where there is none, the key of the request's normal form."""
         exact = _exact_key(request)
         found = self._exact.reply(exact) or self._use(request, self._exact, exact)
         if found is not None:
@@ -91,7 +85,7 @@ class Matcher:
             self._normal = CallIndex(self._trajectories, self._ordered, _normal_key(self._options))
         key = key_of(request, self._options)
         found = self._normal.reply(key) or self._use(request, self._exact, exact)  # By normal forms, more may be due.
-        return found or self._use(request, self._normal, key) or self._facts(request, self._normal, key)
+        return found or self._use(request, self._normal, key) or key
 
     @property
     def _order(self) -> RecordedOrder:
@@ -133,25 +127,58 @@ class Matcher:
             self._numbers[request.call] = self._calls_made
         return self._calls_made
 
-    def _facts(self, request: Request, index: CallIndex, key: bytes) -> Facts:
-        calls = [[call for call in calls if call.generates] for calls in self._trajectories]
-        generating = [call for own in calls for call in own]
-        waiting = next(index.unused(key), None)
-        times = index.times(key)
-        reason: Reason = "order" if waiting else "used" if times else "not_recorded"
-        self._refused[key] += reason == "used"
-        return Facts(
-            reason=reason if any(self._trajectories) else "nothing_recorded",
-            number=self._number(request, is_retry=False),
-            recorded=len(generating),
-            used=sum(call.is_used for call in generating),
-            several=len(self._trajectories) > 1,
-            times=times,
-            asked=times + self._refused[key],
-            waiting=waiting,
-            missing=None if waiting is None else calls[waiting.trajectory][self._order.awaited(waiting.trajectory)],
-            options=self._options,
-        )
+    def _unmatched(self, request: Request, what: str, key: bytes) -> Unmatched:
+        index, several = self._normal or self._exact, len(self._trajectories) > 1
+        calls = [call for own in self._trajectories for call in own]
+        waiting, times = next(index.unused(key), None), index.times(key)
+        closest = expected = waiting or self._nearest(request, calls)
+        reason: Reason = "not_recorded"
+        if protocol_of(request) is None:
+            what = f"{what} {guard.printable(target_of(request), 200)}"
+        if not calls:
+            reason, sentence = "nothing_recorded", f"{what} was not recorded: the cassette is empty."
+        elif waiting is not None:
+            own = [one for one in self._trajectories[waiting.trajectory] if one.generates]
+            expected = own[self._order.awaited(waiting.trajectory)]
+            names = [one.describe(several=several) for one in (waiting, expected)]
+            reason = "order"
+            sentence = f"{what} came too early: it is {names[0]}, and {names[1]} should come before it."
+        elif times:
+            count = "once" if times == 1 else f"{times:,} times"
+            reason, sentence, expected = "used", f"{what} was recorded {count}, and is asked for once more.", None
+        elif closest is None:
+            sentence = f"{what} was not recorded."
+        else:
+            sentence = f"{what} was not recorded: it differs from {closest.describe(several=several)}"
+        exchanges = [None if one is None else one.exchange for one in (closest, expected)]
+        return Unmatched(request, reason, sentence, exchanges[0], exchanges[1], self._options)
+
+    def _nearest(self, request: Request, calls: Sequence[RecordedCall]) -> RecordedCall | None:
+        """The call with the fewest messages that differ, then with the fewest other fields, then the most alike."""
+        now = form_of(request, self._options)
+        # A list of models is like no call.
+        fitting = [one for one in calls if one.generates == (now["protocol"] is not None)]
+        fitting = sorted(fitting, key=lambda call: call.is_used)[:_MOST_COMPARED]
+
+        def distance(call: RecordedCall) -> tuple[Any, ...]:
+            then = form_of(request_of(call.exchange), self._options)
+            is_other = now["protocol"] != then["protocol"] or now["request"] != then["request"]
+            bodies = [one["body"] if isinstance(one["body"], dict) else {"": one["body"]} for one in (now, then)]
+            fields = sum(bodies[0].get(name) != bodies[1].get(name) for name in {**bodies[0], **bodies[1]})
+            mine, theirs = (messages_of(one["protocol"], one["body"]) for one in (now, then))
+            digests = [digest_of(one) for one in mine], [digest_of(one) for one in theirs]
+            equal = sum(size for _, _, size in SequenceMatcher(None, *digests, autojunk=False).get_matching_blocks())
+            texts = [json.dumps(some[-1:])[-_COMPARED:] for some in (mine, theirs)]
+            alike = SequenceMatcher(None, texts[0], texts[1]).quick_ratio()
+            return is_other, max(len(mine), len(theirs)) - equal, fields, -round(alike, 1)
+
+        return min(fitting, key=distance, default=None)
+
+
+_MOST_COMPARED = 200
+"""Calls among which the nearest is looked for: reading a cassette of thousands takes long."""
+_COMPARED = 2000
+"""Characters of a message by which calls are found to be alike."""
 
 
 def _first_attempt(chosen: RecordedCall, others: Iterator[RecordedCall]) -> RecordedCall:
