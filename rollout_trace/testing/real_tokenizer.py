@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -58,50 +59,29 @@ def _spellings(arguments: str) -> list[str]:
 def parts_of(ids: Sequence[int], pieces: Sequence[str], fields: Sequence[Field]) -> list[Part] | None:
     """Runs of ids by field. A token that is in a field and beside it belongs to the field, with its own text of it.
     None where two fields share a token, or a call has no token before or after it."""
-    run = _Run(ids, pieces)
+    ends = list(accumulate(map(len, pieces)))
+    begins = [end - len(piece) for end, piece in zip(ends, pieces, strict=True)]
     parts: list[Part] = []
+    at = 0
     for field in fields:
-        between = run.up_to(field.begin)
+        # Those before it end where it begins, or earlier; its own begin before its end.
+        first, last = max(at, bisect_right(ends, field.begin)), bisect_left(begins, field.end)
+        between, own = list(ids[at:first]), list(ids[first:last])
+        if not own or begins[first] > field.begin:
+            return None
         if field.kind == "call_name" and not _split(parts, between, field.call):
             return None
         if field.kind != "call_name" and between:
             parts.append(Part("template", between))
-        first = run.at
-        own = run.until(field.end)
-        if run.begins[first : first + 1] > [field.begin] or not own:
-            return None
-        spans = list(zip(run.begins, pieces, strict=True))[first : run.at]
+        spans = list(zip(begins, pieces, strict=True))[first:last]
         parts.append(Part(field.kind, own, field.call, _shown(field, spans)))
-    rest = list(ids[run.at :])
+        at = last
+    rest = list(ids[at:])
     if fields and fields[-1].kind == "call_arguments":
         if not rest:
             return None
         parts.append(Part("call_end", [rest.pop(0)], fields[-1].call, [""]))
     return [*parts, Part("template", rest)] if rest else parts
-
-
-class _Run:
-    """Takes ids from the left, by the place of their texts."""
-
-    def __init__(self, ids: Sequence[int], pieces: Sequence[str]) -> None:
-        self._ids = ids
-        self.ends = list(accumulate(map(len, pieces)))
-        self.begins = [end - len(piece) for end, piece in zip(self.ends, pieces, strict=True)]
-        self.at = 0
-
-    def up_to(self, place: int) -> list[int]:
-        """The ids whose texts end there or before."""
-        return self._take(lambda at: self.ends[at] <= place)
-
-    def until(self, place: int) -> list[int]:
-        """The ids whose texts begin before it."""
-        return self._take(lambda at: self.begins[at] < place)
-
-    def _take(self, is_taken: Callable[[int], bool]) -> list[int]:
-        first = self.at
-        while self.at < len(self._ids) and is_taken(self.at):
-            self.at += 1
-        return list(self._ids[first : self.at])
 
 
 def _split(parts: list[Part], between: list[int], call: int) -> bool:

@@ -185,8 +185,6 @@ class ScriptedServer(LoopbackServer):
             return api.refuse(error.status, str(error), error.param)
         except ValueError as error:
             return api.refuse(400, str(error))
-        except _UnknownModel as error:
-            return api.refuse(404, str(error), "model")
         count = api.count(ask.request)
         answers = self._plan.answers(
             key_of(record),
@@ -224,8 +222,6 @@ class ScriptedServer(LoopbackServer):
             return json_response(error.status, vllm_error(error.status, str(error), param=error.param))
         except ValueError as error:
             return json_response(400, vllm_error(400, str(error)))
-        except _UnknownModel as error:
-            return json_response(404, vllm_error(404, str(error), param="model"))
 
     def _parse(self, record: RequestRecord, path_model: str | None = None) -> dict[str, Any]:
         try:
@@ -236,7 +232,7 @@ class ScriptedServer(LoopbackServer):
             raise BadRequest(f"the body should be a JSON object, not {type(request).__name__}", "body")
         model = path_model or request.get("model")
         if self._strict_model and model != self.model:
-            raise _UnknownModel(f"The model `{model}` does not exist. Valid aliases: {self.model}.")
+            raise BadRequest(f"The model `{model}` does not exist. Valid aliases: {self.model}.", "model", 404)
         return request
 
     def _turn(self, api: Api, ask: Ask, prompt: Sequence[int]) -> Turn:
@@ -246,10 +242,6 @@ class ScriptedServer(LoopbackServer):
     def _pause(self, seconds: float) -> None:
         if self.closing.wait(seconds):
             raise ConnectionCut
-
-
-class _UnknownModel(LookupError):
-    pass
 
 
 _APIS: tuple[type[Api], ...] = (
