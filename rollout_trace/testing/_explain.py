@@ -86,9 +86,28 @@ def record_command(test: str | None) -> str:
 
 
 def differences(recorded: Request, now: Request, options: MatchOptions = _EXACT) -> list[Change]:
-    """What differs between two requests; fields of their bodies under their own names."""
-    found = changes(form_of(recorded, options), form_of(now, options))
-    return [one._replace(path=one.path.removeprefix("body.")) for one in found]
+    """What differs between two requests; fields of their bodies under their own names, with whose they are."""
+    forms = form_of(recorded, options), form_of(now, options)
+    found = []
+    for one in changes(*forms):
+        whose = _whose(one.path, forms[1]) or _whose(one.path, forms[0])
+        found.append(one._replace(path=one.path.removeprefix("body.") + (f" ({whose})" if whose else "")))
+    return found
+
+
+def _whose(path: str, value: Any) -> str | None:
+    """The role of the message, or the name of the tool, that a path leads into."""
+    found = None
+    for part in path.split("."):
+        if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            inner = value["function"] if isinstance(value.get("function"), dict) else value
+            names = [one for one in (inner.get("name"), value.get("role"), found) if isinstance(one, str)]
+            found = names[0] if names else None
+    return found
 
 
 def unused_text(exchanges: Sequence[Exchange], *, width: int = 100, paint: Paint | None = None) -> str:

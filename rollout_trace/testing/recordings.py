@@ -78,7 +78,8 @@ def _open(path: Path) -> Any:
     """A file of lines to read. Raises ValueError for a name that is of no such file."""
     if not path.name.endswith(_SUFFIXES):
         raise ValueError(f"{path} is not a file of exchanges: its name should end with one of {', '.join(_SUFFIXES)}")
-    return {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)(path, "rb")
+    openers: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
+    return openers.get(path.suffix, open)(path, "rb")
 
 
 def _holds_rollouts(path: Path) -> bool:
