@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._api import Api, Ask, Row, Turn
+from ._api import Api, Ask, Row, Turn, arguments_object
 from ._delivery import BREAKS, Delivery, sse
 from ._messages import Response, json_bytes
 from ._sampling import Completion, Effect
@@ -85,21 +84,12 @@ def _blocks(turn: Turn, completion: Completion) -> Iterator[_Json]:
         yield {"type": "text", "text": text}
     for call in range(completion.call_count + completion.call_cut):
         name, arguments = completion.text("call_name", call), completion.text("call_arguments", call)
-        yield _call_begun(turn, name, call) | {"input": _input(arguments)}
+        yield _call_begun(turn, name, call) | {"input": arguments_object(arguments)}
 
 
 def _call_begun(turn: Turn, name: str, call: int) -> _Json:
     call_id = turn.call_id(0, call).replace("chatcmpl-tool-", "toolu_")
     return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-
-
-def _input(arguments: str) -> _Json:
-    """The arguments as a JSON object; empty if they are not one, since an unstreamed answer cannot hold them."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _signature(turn: Turn) -> str:

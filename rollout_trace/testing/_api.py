@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -198,6 +199,15 @@ def interleaved(streams: Sequence[Iterable[Item]]) -> Iterator[tuple[int, Item]]
     """The items of several streams in turn, each with the number of its stream."""
     for row in zip_longest(*streams):
         yield from ((at, item) for at, item in enumerate(row) if item is not None)
+
+
+def arguments_object(text: str) -> Json:
+    """The arguments of a call for a protocol that has them as an object; empty where they are none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def sent_ids(ask: Ask) -> list[int] | None:

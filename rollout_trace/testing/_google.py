@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._api import Api, Ask, Row, Turn
+from ._api import Api, Ask, Row, Turn, arguments_object
 from ._delivery import BREAKS, Delivery, sse
 from ._messages import Response, json_bytes
 from ._sampling import Completion, Effect, Token
@@ -146,12 +145,7 @@ def _parts(turn: Turn, completion: Completion) -> Iterator[_Json]:
 
 
 def _call(turn: Turn, completion: Completion, call: int) -> _Json:
-    """A function call. Arguments that are no JSON object are empty: Google's have no other form."""
-    try:
-        arguments = json.loads(completion.text("call_arguments", call))
-    except ValueError:
-        arguments = None
-    arguments = arguments if isinstance(arguments, dict) else {}
+    arguments = arguments_object(completion.text("call_arguments", call))
     call_id = turn.call_id(0, call).replace("chatcmpl-tool-", "")
     made = {"functionCall": {"id": call_id, "name": completion.text("call_name", call), "args": arguments}}
     is_signed = call == 0 and completion.text("reasoning")

@@ -12,22 +12,12 @@ from contextlib import closing
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from ._messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response, json_response
 
 THREAD = "rollout_trace test server"
-
-
-class Owner(Protocol):
-    """The object that answers the requests."""
-
-    errors: list[BaseException]
-
-    def begin(self, record: RequestRecord) -> None: ...
-    def respond(self, record: RequestRecord) -> Response: ...
-    def end(self) -> None: ...
 
 
 class HTTPServer(ThreadingHTTPServer):
@@ -36,7 +26,7 @@ class HTTPServer(ThreadingHTTPServer):
     request_queue_size = 512
     daemon_threads = True
 
-    def __init__(self, owner: Owner, port: int = 0) -> None:
+    def __init__(self, owner: LoopbackServer, port: int = 0) -> None:
         self.owner = owner
         self._open: dict[threading.Thread, socket.socket] = {}
         self._guard = threading.Lock()

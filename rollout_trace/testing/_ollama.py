@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ._api import Api, Ask, Row, Turn
 from ._delivery import BREAKS, Delivery
 from ._messages import Response, json_bytes
-from ._sampling import Completion, Token
+from ._sampling import Completion, Token, text_in
 
 _Json = dict[str, Any]
 
@@ -55,7 +55,7 @@ class OllamaGenerateApi(OllamaApi):
 def ollama_lines(turn: Turn, completion: Completion, *, is_chat: bool) -> Iterator[_Json]:
     """The objects of a stream. A token without text gives none."""
     for group, last in turn.groups(completion.tokens):
-        text, thinking = _text(group, "content"), _text(group, "reasoning")
+        text, thinking = text_in(group, "content"), text_in(group, "reasoning")
         calls = [call for at, call in _calls(turn, completion) if any(token is at for token in group)]
         if text or thinking or calls:
             yield _body(turn, completion, is_chat, text, thinking, calls) | _logprobs(turn, group)
@@ -77,14 +77,10 @@ def ollama_object(turn: Turn, completion: Completion, *, is_chat: bool) -> _Json
 
 def _is_shown(turn: Turn, completion: Completion, group: Sequence[Token]) -> bool:
     return bool(
-        _text(group, "content")
-        or _text(group, "reasoning")
+        text_in(group, "content")
+        or text_in(group, "reasoning")
         or any(at is token for at, _ in _calls(turn, completion) for token in group)
     )
-
-
-def _text(group: Sequence[Token], kind: str) -> str:
-    return "".join(token.effect.text for token in group if token.effect is not None and token.effect.kind == kind)
 
 
 def _calls(turn: Turn, completion: Completion) -> Iterator[tuple[Token, _Json]]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from ._api import Api, Ask, BadRequest, Row, Turn, chat_messages
 from ._delivery import Delivery, vllm_error
 from ._messages import RequestRecord, Response, json_bytes, json_response
-from ._sampling import Completion, Token
+from ._sampling import Completion, Token, text_in
+from .tokenizer import PartKind
 
 _Json = dict[str, Any]
 
@@ -176,22 +177,17 @@ def _call_events(turn: Turn, completion: Completion, call: int, item: _Json, her
     yield {"type": "response.function_call_arguments.done", **here, **done}
 
 
-def _deltas(turn: Turn, completion: Completion, kind: str, call: int = 0) -> Iterator[str]:
+def _deltas(turn: Turn, completion: Completion, kind: PartKind, call: int = 0) -> Iterator[str]:
     """The pieces of one field's text, one for each group of tokens that has any of it."""
     for _, delta in _pieces(turn, completion, kind, call):
         yield delta
 
 
-def _pieces(turn: Turn, completion: Completion, kind: str, call: int = 0) -> Iterator[tuple[Sequence[Token], str]]:
+def _pieces(turn: Turn, completion: Completion, kind: PartKind, call: int = 0) -> Iterator[tuple[Sequence[Token], str]]:
     for group, _ in turn.groups(completion.tokens):
-        delta = "".join(_text_of(token, kind, call) for token in group)
+        delta = text_in(group, kind, call)
         if delta:
             yield group, delta
-
-
-def _text_of(token: Token, kind: str, call: int) -> str:
-    effect = token.effect
-    return effect.text if effect is not None and effect.kind == kind and effect.call == call else ""
 
 
 class _Stored(NamedTuple):
