@@ -166,7 +166,7 @@ def _pairs(before: Sequence[Exchange], after: Sequence[Exchange]) -> list[tuple[
 def _changed(name: str, old: Exchange, new: Exchange, width: int, paint: Paint | None) -> Iterator[list[str]]:
     found = differences(request_of(old), request_of(new))
     if found:
-        yield [f"~ {name} changed: {named(found)}", *lines_of(found, width, paint)]
+        yield [*textwrap.wrap(f"~ {name} changed: {named(found)}", width), *lines_of(found, width, paint)]
     answers = _answer(old), _answer(new)
     if answers[0] != answers[1]:
         yield [f"~ answer of {name} changed", *lines_of([Change("", *answers)], width, paint)]
