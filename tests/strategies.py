@@ -5,7 +5,8 @@ Those of `rollout_trace.testing.trajectories` are conversations that an agent co
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 from hypothesis import settings
@@ -15,35 +16,87 @@ from rollout_trace.data.exact_turn import ExactTurn, Reason
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, JSONText
 from rollout_trace.data.lists import ListStore
-from rollout_trace.data.model import Attempt, Completion, Step, Task, TokenIssue, ToolCall, ToolRun
+from rollout_trace.data.model import (
+    Attempt,
+    Completion,
+    Cost,
+    ErrorInfo,
+    Step,
+    Task,
+    TokenIssue,
+    ToolCall,
+    ToolRun,
+    Usage,
+)  # fmt: skip
 from rollout_trace.data.rows import RowStore
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.testing.strategy_values import (
-    Values,
-    costs,
-    durations,
-    errors,
-    extras,
-    integers,
-    json_values,
-    log_probabilities,
-    names,
-    numbers,
-    objects,
-    prompt,
-    some,
-    texts,
-    times,
-    token_ids,
-    usages,
-)
+from rollout_trace.testing.strategies import extras, log_probabilities
 from tests.amount import examples
 
 __all__ = ["PROFILE", "json_values", "texts", "trajectories"]
 
 # The same examples in every run, on every machine.
 PROFILE = settings(max_examples=examples(80))
+
+Values: TypeAlias = "st.SearchStrategy[Any]"
+
+
+def whole_characters(text: str) -> str:
+    """A high surrogate followed by a low one is one character: in JSON they cannot be told apart."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+texts = st.text(st.characters(exclude_categories=()), max_size=12).map(whole_characters) | st.sampled_from(
+    ["", "plain", '"quoted"\\\n\t', "naïve 数 🐍", "\x00\x1f\x7f\u2028", "cut \ud83d", "\udc0d", "</script>"]
+)
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-10, 10)
+integers = st.integers(-5, 5) | st.sampled_from([2**31, 2**53 + 1, 2**63 - 1, 2**64, -(2**63), 10**30])
+durations = st.floats(0, 1e6).map(lambda seconds: round(seconds, 9))
+times = st.datetimes(
+    datetime(1970, 1, 1),
+    datetime(2200, 1, 1),
+    timezones=st.sampled_from([timezone.utc, timezone.utc, timezone(timedelta(hours=5, minutes=30))]),
+)
+json_values: Values = st.recursive(
+    st.none() | st.booleans() | integers | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.dictionaries(texts, json_values, max_size=2)
+names = texts | st.none()
+
+
+def some(kind: Any, **fields: Values) -> Values:
+    """Objects with any of the optional fields given."""
+    return st.fixed_dictionaries({}, optional=fields).map(lambda given: kind(**given))
+
+
+errors = st.builds(
+    ErrorInfo, type=texts, message=texts, code=st.none() | texts | integers, status=st.none() | st.integers(100, 599)
+)
+usages = some(Usage, input=integers, output=integers, cache_read=integers, reasoning=integers, extra=objects)
+costs = st.builds(Cost, amount=numbers, currency=texts, source=st.sampled_from(["override", "table", "unknown"]))
+
+# Few different ids, so that prompts often share a prefix by chance too; and the ends of what an id can be.
+token_ids = st.lists(st.sampled_from([0, 1, 2, 7, 2**31 - 1]), max_size=6)
+
+
+@st.composite
+def prompt(draw: st.DrawFn, before: list[int], answer: list[int]) -> list[int]:
+    """The next prompt of a conversation: it goes on, repeats (n > 1), forks, drifts by one id, or begins anew."""
+    whole = before + answer
+    kind = draw(st.sampled_from(["on", "on", "repeat", "fork", "drift", "anew"]))
+    new = draw(token_ids)
+    if kind == "repeat":
+        return before
+    if kind == "anew":
+        return new
+    cut = draw(st.integers(0, len(whole))) if kind in ("fork", "drift") else len(whole)
+    if kind == "drift" and cut < len(whole):
+        return [*whole[:cut], whole[cut] ^ 1, *whole[cut + 1 :]]
+    return whole[:cut] + new
+
 
 tool_calls = some(ToolCall, id=texts, name=texts, arguments=texts, type=texts, extra=objects)
 completions = some(

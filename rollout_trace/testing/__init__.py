@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from rollout_trace.data.exchange import Exchange
 
     from . import normalize as normalize
+    from ._http import LoopbackServer
     from ._messages import RequestRecord
-    from ._server import LoopbackServer
     from ._tool_runs import InferredToolRun
-    from .conversations import by_conversation
+    from .conversations import by_content, by_conversation, when
     from .real_tokenizer import RealTokenizer
     from .recordings import load_exchanges, load_reports, pack_exchanges
     from .replay import ReplayServer
     from .rollout import RecordedRollout
-    from .rules import by_content, when
     from .script import Answer, Fault, Reply, Script, ToolCall
     from .scripted import ScriptedServer
     from .strategies import trajectories
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "rollout_trace.data.exchange": ("Exchange",),
     "rollout_trace.testing._messages": ("RequestRecord",),
-    "rollout_trace.testing._server": ("LoopbackServer",),
+    "rollout_trace.testing._http": ("LoopbackServer",),
     "rollout_trace.testing._tool_runs": ("InferredToolRun",),
     "rollout_trace.testing.recordings": ("load_exchanges", "load_reports", "pack_exchanges"),
     "rollout_trace.testing.replay": ("ReplayServer",),
     "rollout_trace.testing.rollout": ("RecordedRollout",),
-    "rollout_trace.testing.conversations": ("by_conversation",),
     "rollout_trace.testing.real_tokenizer": ("RealTokenizer",),
-    "rollout_trace.testing.rules": ("by_content", "when"),
+    "rollout_trace.testing.conversations": ("by_content", "by_conversation", "when"),
     "rollout_trace.testing.script": ("Answer", "Fault", "Reply", "Script", "ToolCall"),
     "rollout_trace.testing.scripted": ("ScriptedServer",),
     "rollout_trace.testing.strategies": ("trajectories",),

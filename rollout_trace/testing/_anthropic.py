@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._api import Api, Ask
-from ._delivery import Delivery, sse
+from ._api import Api, Ask, Row, Turn, arguments_object
+from ._delivery import BREAKS, Delivery, sse
 from ._messages import Response, json_bytes
 from ._sampling import Completion, Effect
-from ._turn import Row, Turn
 
 _Json = dict[str, Any]
 
@@ -33,33 +31,8 @@ def anthropic_error(status: int, message: str) -> _Json:
     return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": message}}
 
 
-class MessagesDelivery(Delivery):
-    """Builds responses of the Messages API: named events, no `[DONE]`, Anthropic's errors."""
-
-    def events(self, values: Iterable[Mapping[str, Any]], *, named: bool = True) -> Response:
-        """A stream of named events; `no_done` leaves out the last one, `message_stop`."""
-        events = [_event(value["type"], json_bytes(value)) for value in values]
-        if self.fault.no_done:
-            events.pop()
-        if self.fault.bad_json:
-            events.insert(1, _event("content_block_delta", _BROKEN))
-        after = self.fault.error_event_after
-        if after is not None:
-            events[after:] = [_event("error", json_bytes(anthropic_error(500, "the script breaks this stream")))]
-        return self._response("text/event-stream; charset=utf-8", self._with_faults(events, events), chunked=True)
-
-
 def _event(kind: str, data: bytes) -> bytes:
     return b"event: " + kind.encode() + b"\n" + sse(data)
-
-
-def conversation(request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The messages of a request with the system prompt as the first of them. Raises ValueError if there are none."""
-    messages = request.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise ValueError(f"`messages` should be a list of objects, not {messages!r}")
-    system = request.get("system")
-    return messages if system is None else [{"role": "system", "content": system}, *messages]
 
 
 class MessagesApi(Api):
@@ -69,10 +42,6 @@ class MessagesApi(Api):
     ends = ("/messages",)
     takes_ids = True
     prefix = "msg_"
-    delivery = MessagesDelivery
-
-    def prompts(self, ask: Ask) -> list[list[int]]:
-        return [ask.tokenizer.apply_chat_template(conversation(ask.request), ask.request.get("tools"))]
 
     def limits(self, request: Mapping[str, Any]) -> _Json:
         return {"max_tokens": request.get("max_tokens"), "stop": request.get("stop_sequences")}
@@ -80,8 +49,15 @@ class MessagesApi(Api):
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
         return message_object(turn, rows[0].completion)
 
-    def stream(self, ask: Ask, delivery: MessagesDelivery, turn: Turn, rows: Sequence[Row]) -> Response:
-        return delivery.events(message_events(turn, rows[0].completion))
+    def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        events = [_event(value["type"], json_bytes(value)) for value in message_events(turn, rows[0].completion)]
+        if delivery.fault.no_done:
+            events.pop()  # `message_stop`
+        broken, error = (
+            _event("content_block_delta", _BROKEN),
+            _event("error", json_bytes(anthropic_error(500, BREAKS))),
+        )
+        return delivery.stream(events, broken, error, "text/event-stream; charset=utf-8")
 
     def refusal(self, ask: Ask | None, status: int, message: str, param: str | None = None) -> _Json:
         return anthropic_error(status, message)
@@ -108,21 +84,12 @@ def _blocks(turn: Turn, completion: Completion) -> Iterator[_Json]:
         yield {"type": "text", "text": text}
     for call in range(completion.call_count + completion.call_cut):
         name, arguments = completion.text("call_name", call), completion.text("call_arguments", call)
-        yield _call_begun(turn, name, call) | {"input": _input(arguments)}
+        yield _call_begun(turn, name, call) | {"input": arguments_object(arguments)}
 
 
 def _call_begun(turn: Turn, name: str, call: int) -> _Json:
     call_id = turn.call_id(0, call).replace("chatcmpl-tool-", "toolu_")
     return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-
-
-def _input(arguments: str) -> _Json:
-    """The arguments as a JSON object; empty if they are not one, since an unstreamed answer cannot hold them."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _signature(turn: Turn) -> str:

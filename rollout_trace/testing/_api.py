@@ -1,17 +1,118 @@
-"""``Api``: one protocol of the scripted server, what it does differently from the others."""
+"""What the protocols of the scripted server share: a request, the parts of its answer, and ``Api``, one protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from hashlib import blake2b
+from itertools import zip_longest
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from rollout_trace._python import cached_property
 
 from ._delivery import Delivery, vllm_error
 from ._messages import RequestRecord, Response, json_response
-from ._turn import Row, Turn
+from ._sampling import Completion, Sampler, Token
 from .tokenizer import AnyTokenizer
 
 Json = dict[str, Any]
+Item = TypeVar("Item")
+
+
+class Row(NamedTuple):
+    """One choice: its prompt and its completion."""
+
+    prompt_ids: Sequence[int]
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request that is being answered."""
+
+    request: Mapping[str, Any]
+    model: str
+    number: int  # of the request; with the server's seed it gives the ids of responses and tool calls
+    sampler: Sampler
+    chunk_tokens: int
+    prompt_ids: Sequence[int]
+    prefix: str = "chatcmpl-"
+    created: int = 1_700_000_000
+    fingerprint: str = "vllm-0.32.0-scripted"
+
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        return self.sampler.tokenizer
+
+    @cached_property
+    def id(self) -> str:
+        return self.prefix + self._name("response")
+
+    def call_id(self, choice: int, call: int) -> str:
+        """Id of a tool call, unique within a server."""
+        return "chatcmpl-tool-" + self._name(f"{choice}:{call}")
+
+    def _name(self, what: str) -> str:
+        return blake2b(f"{self.sampler.seed}:{self.number}:{what}".encode(), digest_size=8).hexdigest()
+
+    def token_text(self, token_id: int) -> str:
+        """One id as text; empty if it is not a whole UTF-8 character."""
+        try:
+            return self.tokenizer.token_bytes(token_id).decode()
+        except UnicodeDecodeError:
+            return ""
+
+    def name_id(self, token_id: int, text: str) -> str:
+        """A token in a list of logprobs: its text, or its id where the request asks for that."""
+        return f"token_id:{token_id}" if self.request.get("return_tokens_as_token_ids") else text
+
+    def ids_or_none(self, ids: Sequence[int]) -> list[int] | None:
+        """The ids if the request has `return_token_ids`, else None."""
+        return list(ids) if self.request.get("return_token_ids") else None
+
+    def usage(self, completions: Sequence[Completion]) -> Json:
+        """`usage` of an unstreamed answer."""
+        counts = self._counts(sum(len(c.tokens) for c in completions))
+        usage = counts | {"prompt_tokens_details": None, "completion_tokens_details": None}
+        return usage | self._usage_overrides(completions)
+
+    def _counts(self, completed: int) -> Json:
+        prompt = len(self.prompt_ids)
+        return {"prompt_tokens": prompt, "total_tokens": prompt + completed, "completion_tokens": completed}
+
+    def _usage_overrides(self, completions: Sequence[Completion]) -> Json:
+        return {key: value for c in completions for key, value in (c.reply.usage or {}).items()}
+
+    def extra(self, completions: Sequence[Completion]) -> Json:
+        """Extra top-level fields from the replies."""
+        return {key: value for c in completions for key, value in c.reply.extra.items()}
+
+    def running_usage(self, done: Sequence[int]) -> Json:
+        """`usage` of one chunk, with `stream_options.continuous_usage_stats`."""
+        if not self._stream_option("continuous_usage_stats"):
+            return {}
+        return {"usage": self._counts(sum(done)) | {"completion_tokens_details": None}}
+
+    def last_fingerprint(self, choice: Json) -> Json:
+        """vLLM puts `system_fingerprint` on the usage event, or, without one, on the event that finishes a choice."""
+        ends = choice["finish_reason"] is not None and not self._stream_option("include_usage")
+        return {"system_fingerprint": self.fingerprint} if ends else {}
+
+    def usage_event(self, chunk: Json, completions: Sequence[Completion]) -> Iterator[Json]:
+        """The last event, with `stream_options.include_usage`."""
+        if self._stream_option("include_usage"):
+            counts = self._counts(sum(len(c.tokens) for c in completions)) | self._usage_overrides(completions)
+            yield chunk | {"usage": counts, "system_fingerprint": self.fingerprint}
+
+    def _stream_option(self, name: str) -> bool:
+        return bool((self.request.get("stream_options") or {}).get(name))
+
+    def groups(self, tokens: Sequence[Token]) -> Iterator[tuple[Sequence[Token], bool]]:
+        """Tokens by event, and whether the event is the last. No token at all still makes one (last) event."""
+        size = self.chunk_tokens
+        for at in range(0, max(1, len(tokens)), size):
+            yield tokens[at : at + size], at + size >= len(tokens)
 
 
 class BadRequest(ValueError):
@@ -41,7 +142,6 @@ class Api:
     """Ends of its paths."""
     prefix: ClassVar[str] = ""
     """Of the ids of its responses."""
-    delivery: ClassVar[type[Delivery]] = Delivery
     takes_ids: ClassVar[bool] = False
     """Whether a request may have the ids of its prompt beside its messages."""
 
@@ -50,12 +150,21 @@ class Api:
         return None
 
     def messages(self, ask: Ask) -> list[Json]:
-        """The messages as chat messages, for scripts that ask for them."""
+        """The messages as chat messages. Raises BadRequest for a request that has none."""
+        from rollout_trace.wire.protocols import record_of
+
+        field = record_of(self.protocol).request.messages
+        if not isinstance(ask.request.get(field), str):
+            objects(ask.request.get(field), field)
         return chat_messages(self.protocol, ask.record.body)
 
+    def tools(self, request: Mapping[str, Any]) -> list[Json] | None:
+        """The tools, as the chat template gets them."""
+        return request.get("tools")
+
     def prompts(self, ask: Ask) -> list[list[int]]:
-        """Ids of the prompts; most protocols have one. Raises ValueError for a request that has none."""
-        raise NotImplementedError
+        """Ids of the prompts; most protocols have one. Raises BadRequest for a request that has none."""
+        return [ask.tokenizer.apply_chat_template(self.messages(ask), self.tools(ask.request))]
 
     def count(self, request: Mapping[str, Any]) -> int:
         """Number of answers to each prompt."""
@@ -73,7 +182,7 @@ class Api:
         """The body of an unstreamed answer."""
         raise NotImplementedError
 
-    def stream(self, ask: Ask, delivery: Any, turn: Turn, rows: Sequence[Row]) -> Response:
+    def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
         """A streamed answer."""
         raise NotImplementedError
 
@@ -84,6 +193,21 @@ class Api:
     def refuse(self, status: int, message: str, param: str | None = None) -> Response:
         """The answer to a request that cannot be answered."""
         return json_response(status, self.refusal(None, status, message, param))
+
+
+def interleaved(streams: Sequence[Iterable[Item]]) -> Iterator[tuple[int, Item]]:
+    """The items of several streams in turn, each with the number of its stream."""
+    for row in zip_longest(*streams):
+        yield from ((at, item) for at, item in enumerate(row) if item is not None)
+
+
+def arguments_object(text: str) -> Json:
+    """The arguments of a call for a protocol that has them as an object; empty where they are none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def sent_ids(ask: Ask) -> list[int] | None:

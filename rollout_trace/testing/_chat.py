@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
-from ._api import Api, Ask, objects
+from ._api import Api, Ask, Row, Turn, interleaved, objects
 from ._delivery import Delivery
 from ._messages import Response
 from ._sampling import Completion, Effect, Token
-from ._turn import Row, Turn
 
 _Json = dict[str, Any]
 
@@ -23,12 +21,8 @@ class ChatApi(Api):
     takes_ids = True
     prefix = "chatcmpl-"
 
-    def prompts(self, ask: Ask) -> list[list[int]]:
-        messages = objects(ask.request.get("messages"), "messages")
-        return [ask.tokenizer.apply_chat_template(messages, ask.request.get("tools"))]
-
     def messages(self, ask: Ask) -> list[_Json]:
-        return list(ask.request["messages"])
+        return list(objects(ask.request.get("messages"), "messages"))  # type: ignore[arg-type]
 
     def count(self, request: Mapping[str, Any]) -> int:
         return request.get("n") or 1
@@ -136,14 +130,11 @@ def chat_events(turn: Turn, completions: Sequence[Completion]) -> Iterator[_Json
         prompt = {"prompt_token_ids": turn.ids_or_none(turn.prompt_ids), "prompt_text": None}
         yield _chunk(turn, [first], completions) | turn.running_usage(done) | prompt
     streams = [_choice_events(turn, i, completion) for i, completion in enumerate(completions)]
-    for row in zip_longest(*streams):
-        for i, item in enumerate(row):
-            if item is not None:
-                choice, count = item
-                done[i] += count
-                if choice is not None:
-                    chunk = _chunk(turn, [choice], completions) | turn.last_fingerprint(choice)
-                    yield chunk | turn.running_usage(done)
+    for i, (choice, count) in interleaved(streams):
+        done[i] += count
+        if choice is not None:
+            chunk = _chunk(turn, [choice], completions) | turn.last_fingerprint(choice)
+            yield chunk | turn.running_usage(done)
     yield from turn.usage_event(_chunk(turn, [], completions), completions)
 
 

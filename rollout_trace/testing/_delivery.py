@@ -2,19 +2,104 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rollout_trace._python import cached_property
 
-from ._compress import compress_parts
-from ._messages import JSON_HEADERS, ConnectionReset, ConnectionStalled, Part, Response, cut, json_bytes
-from .script import Fault, Reply, reply_of
+from ._messages import JSON_HEADERS, ConnectionCut, ConnectionReset, ConnectionStalled, Part, Response, cut, json_bytes
+from .script import Compression, Fault, Reply, reply_of
+
+
+def compress_parts(parts: Sequence[Part], encoding: Compression) -> list[Part]:
+    """Compress the bytes among the parts, flushed after each. Needs brotli for "br", zstandard for "zstd"."""
+    step, finish = _ENCODERS[encoding]()
+    encoded: list[Part] = [step(part) if isinstance(part, bytes) else part for part in parts]
+    return [*encoded, finish()]
+
+
+def _gzip() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
+    encoder = zlib.compressobj(wbits=31)
+    return (lambda data: encoder.compress(data) + encoder.flush(zlib.Z_SYNC_FLUSH)), encoder.flush
+
+
+def _brotli() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
+    encoder = _optional("brotli", "brotli").Compressor()
+    return (lambda data: bytes(encoder.process(data) + encoder.flush())), (lambda: bytes(encoder.finish()))
+
+
+def _zstd() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
+    zstandard = _optional("zstandard", "zstandard")
+    encoder = zstandard.ZstdCompressor().compressobj()
+    block = zstandard.COMPRESSOBJ_FLUSH_BLOCK
+    return (lambda data: bytes(encoder.compress(data) + encoder.flush(block))), (lambda: bytes(encoder.flush()))
+
+
+def _optional(module: str, package: str) -> Any:
+    try:
+        return __import__(module)
+    except ImportError as error:
+        raise ImportError(f"this reply asks for a compression that needs `{package}`: pip install {package}") from error
+
+
+_ENCODERS: dict[Compression, Callable[[], tuple[Callable[[bytes], bytes], Callable[[], bytes]]]] = {
+    "gzip": _gzip,
+    "br": _brotli,
+    "zstd": _zstd,
+}
+
+
+class Holds:
+    """Makes responses wait until the test releases them. Permits may be given before a response reaches its hold."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._held = 0
+        self._permits = 0
+        self._open = False
+        self._closed = False
+
+    def hold(self) -> None:
+        """Wait for a permit; cut the connection if the server closes meanwhile."""
+        with self._changed:
+            self._held += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._open or self._closed or self._permits > 0)
+            self._held -= 1
+            self._permits = max(0, self._permits - 1)
+            self._changed.notify_all()
+            if self._closed:
+                raise ConnectionCut
+
+    def release(self, count: int | None) -> None:
+        """Continue `count` responses, or all (now and later) if None."""
+        with self._changed:
+            if count is None:
+                self._open = True
+            else:
+                self._permits += count
+            self._changed.notify_all()
+
+    def wait_held(self, count: int, timeout: float) -> None:
+        """Wait until `count` responses are held. Raises TimeoutError."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._held >= count, timeout):
+                raise TimeoutError(f"{self._held} responses are held after {timeout} s, not {count}")
+
+    def close(self) -> None:
+        """End every hold by cutting its connection."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
 
 _DONE = b"data: [DONE]\n\n"
 _BROKEN = b'{"id": "broken", "choices": [{'
+BREAKS = "the script breaks this stream"
 
 
 @dataclass(frozen=True)
@@ -85,15 +170,37 @@ class Delivery:
     def events(self, values: Iterable[Mapping[str, Any]], *, named: bool = False) -> Response:
         """A stream of server-sent events. `named`: with `event:` lines and without `[DONE]`, as the Responses API."""
         events = [(f"event: {v['type']}\n".encode() if named else b"") + sse(json_bytes(v)) for v in values]
+        error = sse(json_bytes(vllm_error(500, BREAKS, "InternalServerError")))
+        end = b"" if named or self.fault.no_done else _DONE
+        return self.stream(events, sse(_BROKEN), error, "text/event-stream; charset=utf-8", end=end)
+
+    def stream(
+        self,
+        items: list[bytes],
+        broken: bytes,
+        error: bytes,
+        content_type: str,
+        *,
+        frame: Callable[[int, bytes], bytes] | None = None,
+        end: bytes = b"",
+    ) -> Response:
+        """A streamed answer.
+
+        Args:
+            items: its pieces, without what a fault puts among them.
+            broken: one that is no JSON.
+            error: one with an error, which ends the stream.
+            content_type: of the answer.
+            frame: what is sent of an item, by its number; None: itself.
+            end: what comes after all.
+        """
         if self.fault.bad_json:
-            events.insert(1, sse(_BROKEN))
-        after = self.fault.error_event_after
-        if after is not None:
-            events[after:] = [sse(json_bytes(vllm_error(500, "the script breaks this stream", "InternalServerError")))]
-        if not (named or self.fault.no_done):
-            events.append(_DONE)
-        parts = self._with_faults(events, events)
-        return self._response("text/event-stream; charset=utf-8", parts, chunked=True)
+            items.insert(1, broken)
+        if self.fault.error_event_after is not None:
+            items[self.fault.error_event_after :] = [error]
+        pieces = items if frame is None else [frame(at, item) for at, item in enumerate(items)]
+        pieces = [*pieces, end] if end else pieces
+        return self._response(content_type, self._with_faults(pieces, pieces), chunked=True)
 
     def _with_faults(self, whole: Sequence[bytes], pieces: Sequence[bytes]) -> list[Part]:
         """Insert what the fault does between the pieces, at its counts."""

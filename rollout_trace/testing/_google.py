@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._api import Api, Ask
-from ._delivery import Delivery, sse
-from ._messages import Part, Response, json_bytes
+from ._api import Api, Ask, Row, Turn, arguments_object
+from ._delivery import BREAKS, Delivery, sse
+from ._messages import Response, json_bytes
 from ._sampling import Completion, Effect, Token
-from ._turn import Row, Turn
 
 _Json = dict[str, Any]
 
@@ -33,67 +31,10 @@ def google_error(status: int, message: str) -> _Json:
     return {"error": {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}}
 
 
-class GoogleDelivery(Delivery):
-    """Builds responses of generateContent: events without names and `[DONE]`, or a JSON array; Google's errors."""
-
-    def stream(self, values: Iterable[Mapping[str, Any]], *, is_sse: bool) -> Response:
-        """A stream of `GenerateContentResponse` objects."""
-        items = [json_bytes(value) for value in values]
-        if self.fault.bad_json:
-            items.insert(1, _BROKEN)
-        after = self.fault.error_event_after
-        if after is not None:
-            items[after:] = [json_bytes(google_error(500, "the script breaks this stream"))]
-        if is_sse:
-            events = [sse(item).replace(b"\n\n", b"\r\n\r\n") for item in items]
-            return self._response("text/event-stream", self._with_faults(events, events), chunked=True)
-        pieces = [(b"[" if at == 0 else b",\r\n") + item for at, item in enumerate(items)]
-        # The end of the array comes with nothing else, so that a cut after the last item cuts it off.
-        parts: list[Part] = self._with_faults([*pieces, b"]\n"], [*pieces, b"]\n"])
-        return self._response("application/json; charset=UTF-8", parts, chunked=True)
-
-
 def model_of(path: str) -> tuple[str, str]:
     """The model and the method of `/v1beta/models/MODEL:METHOD`."""
     name, _, method = path.rpartition("/")[2].partition(":")
     return name, method
-
-
-def conversation(request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The contents of a request as chat messages, the system instruction first. Raises ValueError if there are none."""
-    contents = request.get("contents")
-    if not isinstance(contents, list) or not all(isinstance(content, dict) for content in contents):
-        raise ValueError(f"`contents` should be a list of objects, not {contents!r}")
-    system = request.get("systemInstruction")
-    first = [] if system is None else [{"role": "system", "content": _text(system)}]
-    return [*first, *(message for content in contents for message in _messages(content))]
-
-
-def _text(content: Mapping[str, Any]) -> str:
-    return "".join(part.get("text", "") for part in content.get("parts", ()) if not part.get("thought"))
-
-
-def _messages(content: Mapping[str, Any]) -> Iterator[_Json]:
-    parts = content.get("parts", ())
-    results = [part["functionResponse"] for part in parts if "functionResponse" in part]
-    for result in results:
-        yield {"role": "tool", "tool_call_id": result.get("id"), "content": json.dumps(result.get("response"))}
-    if results:
-        return
-    message: _Json = {"role": "assistant" if content.get("role") == "model" else "user", "content": _text(content)}
-    calls = [part["functionCall"] for part in parts if "functionCall" in part]
-    if calls:
-        message["tool_calls"] = [
-            {"function": {"name": call["name"], "arguments": json.dumps(call.get("args") or {})}} for call in calls
-        ]
-    yield message
-
-
-def tools_of(request: Mapping[str, Any]) -> list[_Json] | None:
-    """The function declarations of a request as tools of a chat request."""
-    tools = [tool for tool in request.get("tools") or () if isinstance(tool, dict)]
-    declared = [one for tool in tools for one in tool.get("functionDeclarations") or ()]
-    return [{"type": "function", "function": one} for one in declared] or None
 
 
 def settings_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,13 +48,14 @@ class GoogleApi(Api):
 
     protocol = "google.generate_content"
     ends = (":generateContent", ":streamGenerateContent")
-    delivery = GoogleDelivery
 
     def path_model(self, path: str) -> str | None:
         return model_of(path)[0]
 
-    def prompts(self, ask: Ask) -> list[list[int]]:
-        return [ask.tokenizer.apply_chat_template(conversation(ask.request), tools_of(ask.request))]
+    def tools(self, request: Mapping[str, Any]) -> list[_Json] | None:
+        tools = [tool for tool in request.get("tools") or () if isinstance(tool, dict)]
+        declared = [one for tool in tools for one in tool.get("functionDeclarations") or ()]
+        return [{"type": "function", "function": one} for one in declared] or None
 
     def count(self, request: Mapping[str, Any]) -> int:
         return settings_of(request).get("candidateCount") or 1
@@ -128,13 +70,28 @@ class GoogleApi(Api):
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
         return response_object(turn, [row.completion for row in rows])
 
-    def stream(self, ask: Ask, delivery: GoogleDelivery, turn: Turn, rows: Sequence[Row]) -> Response:
-        return delivery.stream(response_chunks(turn, [row.completion for row in rows]), is_sse=_is_sse(ask))
+    def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        items = [json_bytes(value) for value in response_chunks(turn, [row.completion for row in rows])]
+        error = json_bytes(google_error(500, BREAKS))
+        if _is_sse(ask):
+            return delivery.stream(items, _BROKEN, error, "text/event-stream", frame=_event)
+        # The end of the array comes with nothing else, so that a cut after the last item cuts it off.
+        return delivery.stream(
+            items, _BROKEN, error, "application/json; charset=UTF-8", frame=_item_of_array, end=b"]\n"
+        )
 
     def refusal(self, ask: Ask | None, status: int, message: str, param: str | None = None) -> _Json | list[_Json]:
         body = google_error(status, message)
         # A stream is a JSON array, and so is its error.
         return [body] if ask is not None and self.is_stream(ask) and not _is_sse(ask) else body
+
+
+def _event(at: int, item: bytes) -> bytes:
+    return sse(item).replace(b"\n\n", b"\r\n\r\n")
+
+
+def _item_of_array(at: int, item: bytes) -> bytes:
+    return (b",\r\n" if at else b"[") + item
 
 
 def _is_sse(ask: Ask) -> bool:
@@ -188,12 +145,7 @@ def _parts(turn: Turn, completion: Completion) -> Iterator[_Json]:
 
 
 def _call(turn: Turn, completion: Completion, call: int) -> _Json:
-    """A function call. Arguments that are no JSON object are empty: Google's have no other form."""
-    try:
-        arguments = json.loads(completion.text("call_arguments", call))
-    except ValueError:
-        arguments = None
-    arguments = arguments if isinstance(arguments, dict) else {}
+    arguments = arguments_object(completion.text("call_arguments", call))
     call_id = turn.call_id(0, call).replace("chatcmpl-tool-", "")
     made = {"functionCall": {"id": call_id, "name": completion.text("call_name", call), "args": arguments}}
     is_signed = call == 0 and completion.text("reasoning")

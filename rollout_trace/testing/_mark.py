@@ -1,8 +1,10 @@
-"""What a test's mark ``replay`` and the options of pytest ask for."""
+"""What a test's mark ``replay`` and the options of pytest ask for, and what tests and files are called."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -11,10 +13,49 @@ import pytest
 
 from rollout_trace.process.options import Options
 
-from ._test_names import as_typed, file_name, name_in_file
 from .cassette import CassetteError, load
 from .matching import MatchOptions
 from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
+
+
+def as_typed(item: pytest.Item) -> str:
+    """A test's name for a command: pytest's own is of the root folder, and lacks the file if that is not in it."""
+    return f"{from_here(item.config, item.path)}::{name_in_file(item)}"
+
+
+def from_here(config: pytest.Config, path: Path) -> str:
+    """A path from the folder that pytest was started in, not from one that the test went to."""
+    try:
+        return Path(os.path.relpath(path, config.invocation_params.dir)).as_posix()
+    except ValueError:
+        # Windows: on another drive.
+        return path.as_posix()
+
+
+def name_in_file(item: pytest.Item) -> str:
+    """A test's name without its file."""
+    return item.nodeid.partition("::")[2]
+
+
+def file_name(name: str) -> str:
+    """A test's name as that of a file, of at most 150 bytes."""
+    safe = re.sub(r"[^\w.\[\]=,+-]+", "-", name)
+    return safe.encode()[:150].decode(errors="ignore").strip("-.")
+
+
+def rollout_path(item: pytest.Item) -> Path | None:
+    """The file of a test's rollout, in a folder that `rt.read` and the commands take as a whole; None: none is kept."""
+    folder = item.config.getoption("--rollout-dir") or item.config.getini("rollout_dir")
+    if not folder:
+        return None
+    file, _, test = item.nodeid.partition("::")
+    plain = f"{file.removesuffix('.py')}::{test}".replace("::", "-").replace("/", "-")
+    name = file_name(plain)
+    if name != plain or "/" in test:
+        # Another test's name may have become the same.
+        name += f"-{hashlib.sha256(item.nodeid.encode()).hexdigest()[:8]}"
+    return Path(item.config.invocation_params.dir, folder, f"{name}.jsonl")
+
 
 _OPTIONS = {"ignore", "normalize", "order", "timing", "engine"}
 

@@ -1,4 +1,4 @@
-"""The normal form of a request: what two requests have in common that ask for the same."""
+"""What a request is compared by: its normal form, which two requests share that ask for the same."""
 
 from __future__ import annotations
 
@@ -7,55 +7,69 @@ import json
 import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
 from rollout_trace import credentials, guard
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.wire.profiles import capture_fields
 from rollout_trace.wire.protocols import model_in_path, protocol_of_request, record_of
 
-from . import _body_paths, _call_ids
-from ._requests import MatchOptions, Request
+from . import normalize
+from ._differences import digest_of
+
+
+@dataclass(frozen=True)
+class MatchOptions:
+    """What may differ between a request and the recorded one."""
+
+    ignore: tuple[str, ...] = ()
+    """Fields of the body that are not compared: names (``seed``), or paths with dots, where ``*`` stands for every
+    item or field (``messages.*.name``)."""
+    normalize: Callable[[Any], Any] | None = None
+    """From the parsed body (bytes where it is not JSON) to what is compared in its place. It gets a copy of its own,
+    of recorded bodies and of new ones; requests without a body are left alone."""
+    order: Literal["recorded", "free"] = "recorded"
+    """``free``: calls may come in any order."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ignore, str):  # A text is a sequence of texts too: its letters.
+            raise TypeError(f"ignore={self.ignore!r} is one text: it should be a list of them, [{self.ignore!r}].")
+        for path in self.ignore:
+            if not isinstance(path, str) or not all(path.split(".")):
+                raise ValueError(
+                    f"ignore= holds {path!r}: each should be a field's name, or a path such as 'messages.*.name'."
+                )
+        if self.normalize is not None and not callable(self.normalize):
+            raise TypeError(f"normalize={self.normalize!r} should be a function that takes the body of a request.")
+        if self.order not in ("recorded", "free"):
+            raise ValueError(f"order={self.order!r} should be 'recorded' or 'free'.")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request that a test made."""
+
+    method: str
+    path: str
+    """With its query."""
+    body: bytes
+    content_type: str | None = None
+    call: str | None = None
+    """Id of the client's call that it is an attempt of; None where that is not known."""
+
+
+def request_of(exchange: Exchange) -> Request:
+    """The request of a recorded exchange."""
+    return Request(exchange.method, exchange.path, exchange.request, exchange.request_content_type, exchange.call_id)
+
 
 _VERSION = re.compile(r"v\d+\w*")
 _SECRET = frozenset({"key", "api_key", "api-key", "access_token", "token"})
 """Names of keys in a query. What a cassette has in their place is no key."""
-
-
-class Message(NamedTuple):
-    """One message of a request."""
-
-    name: str
-    """``message 4``; ``prompt``, or ``prompt 2`` of several; ``system prompt`` where that is a field of its own."""
-    role: str
-    value: Any
-    digest: bytes
-
-
-class Tool(NamedTuple):
-    """One tool of a request."""
-
-    name: str
-    value: Any
-    digest: bytes
-
-
-class NormalForm(NamedTuple):
-    """A request, taken apart."""
-
-    protocol: str | None
-    """None: it generates nothing, and ``settings`` are its whole body."""
-    target: str
-    """Method and path, where the request generates nothing."""
-    model: str | None
-    messages: tuple[Message, ...]
-    tools: tuple[Tool, ...]
-    settings: dict[str, Any]
-    body: Any
-    """The whole normal body."""
 
 
 def protocol_of(request: Request) -> str | None:
@@ -64,32 +78,36 @@ def protocol_of(request: Request) -> str | None:
 
 
 def key_of(request: Request, options: MatchOptions) -> bytes:
-    """A digest that requests of one normal form share.
+    """A digest that requests of one normal form share. Raises as ``form_of``."""
+    return digest_of(form_of(request, options))
+
+
+def form_of(request: Request, options: MatchOptions) -> dict[str, Any]:
+    """The normal form of a request: what is compared.
 
     Raises:
         ValueError: ``normalize`` failed, or returned what is no JSON value.
     """
     protocol, body = _compared(request, options)
-    head = [protocol, _model_in_path(protocol, request, options), _stream_in_path(protocol, request)]
-    head.append(None if protocol else target_of(request))
-    return digest_of([head, body])
+    return {
+        "protocol": protocol,
+        "request": None if protocol else target_of(request),
+        "model": None if "model" in options.ignore else model_in_path(protocol, request.path),
+        "stream": _stream_in_path(protocol, request),
+        "body": body,
+    }
 
 
-def form_of(request: Request, options: MatchOptions) -> NormalForm:
-    """The parts of a request's normal form. Raises as ``key_of``."""
-    protocol, body = _compared(request, options)
-    target = "" if protocol else target_of(request)
-    rest = dict(body) if isinstance(body, dict) else {}
-    model = _model_in_path(protocol, request, options)
-    if model is None and isinstance(rest.get("model"), str):
-        model = rest.pop("model")
-    if protocol is None:
-        return NormalForm(None, target, model, (), (), rest, body)
-    messages, tools = tuple(_messages(protocol, rest)), tuple(_tools(rest))
-    settings = _settings(protocol, rest)
-    if (stream := _stream_in_path(protocol, request)) is not None:
-        settings["stream"] = stream
-    return NormalForm(protocol, target, model, messages, tools, settings, body)
+def messages_of(protocol: str | None, body: Any) -> list[Any]:
+    """The messages of a body, the system prompt first where it is a field of its own."""
+    if not isinstance(body, dict):
+        return []
+    layout = record_of(protocol).request
+    found = body.get(layout.messages)
+    # One prompt may be a text or a list of token ids.
+    is_one = not isinstance(found, list) or not found or isinstance(found[0], int)
+    system = body.get(layout.system) if layout.system is not None else None
+    return [one for one in (system, *([found] if is_one else found or [])) if one is not None]
 
 
 def target_of(request: Request) -> str:
@@ -112,33 +130,17 @@ def parsed(body: bytes) -> Any:
         return body
 
 
-def digest_of(value: Any) -> bytes:
-    """Digest of a JSON value. Equal values have equal ones: 1 and 1.0, objects with their keys in any order."""
-    text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), digest_size=16).digest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def _compared(request: Request, options: MatchOptions) -> tuple[str | None, Any]:
     # Keys were cut out when the cassette was written; those of this process may be in either.
     protocol, body = protocol_of(request), parsed(credentials.cut_bytes(request.body))
     if options.normalize is not None and request.body:
         body = _normalized(options.normalize, request, body)
     if isinstance(body, dict):
-        body = _body_paths.without(_without_capture_fields(body), options.ignore)
+        body = normalize.without(_without_capture_fields(body), options.ignore)
         for other, usual in record_of(protocol).request.aliases:
             if other in body and usual not in body:
                 body[usual] = body.pop(other)
-        _call_ids.renumber(protocol, body)
+        _renumber(protocol, body)
     return protocol, body
 
 
@@ -194,10 +196,6 @@ def _line_of(error: Exception) -> str:
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if len(frames) > 1 else ""
 
 
-def _model_in_path(protocol: str | None, request: Request, options: MatchOptions) -> str | None:
-    return None if "model" in options.ignore else model_in_path(protocol, request.path)
-
-
 def _stream_in_path(protocol: str | None, request: Request) -> str | None:
     """How a path asks for a stream; None where it does not."""
     if not record_of(protocol).has_path_facts:
@@ -208,53 +206,25 @@ def _stream_in_path(protocol: str | None, request: Request) -> str | None:
     return dict(parse_qsl(query)).get("alt", "json")
 
 
-def _messages(protocol: str, rest: dict[str, Any]) -> Iterator[Message]:
-    layout = record_of(protocol).request
-    if layout.system is not None and rest.get(layout.system) is not None:
-        value = rest.pop(layout.system)
-        yield Message("system prompt", "system", value, digest_of(value))
-    found = rest.get(layout.messages)
-    # One prompt may be a text or a list of token ids.
-    is_one = isinstance(found, (str, dict)) or (isinstance(found, list) and found and isinstance(found[0], int))
-    if not is_one and not isinstance(found, list):
-        return
-    del rest[layout.messages]
-    for number, value in enumerate([found] if is_one else found or [], 1):
-        name = "message" if isinstance(value, dict) else "prompt"
-        numbered = name if is_one and name == "prompt" else f"{name} {number}"
-        yield Message(numbered, _role(value), value, digest_of(value))
+def _renumber(protocol: str | None, body: dict[str, Any]) -> None:
+    """Puts ``id_1``, ``id_2``, ... in the place of the ids of tool calls and items.
+
+    Frameworks make ids up, and servers give new ones: two requests that differ in them alone ask for the same.
+    """
+    messages = body.get(record_of(protocol).request.messages)
+    numbers: dict[str, str] = {}
+    for message in _objects([messages] if isinstance(messages, dict) else messages):
+        # Not what is deeper: arguments and results of tools may have ids that the model reads.
+        parts = [part for name in ("tool_calls", "content", "parts") for part in _objects(message.get(name))]
+        for holder in (message, *parts, *_objects([part[name] for part in parts for name in _CALLS if name in part])):
+            for key in _IDS:
+                if isinstance(holder.get(key), str):
+                    holder[key] = numbers.setdefault(holder[key], f"id_{len(numbers) + 1}")
 
 
-def _role(value: Any) -> str:
-    if isinstance(value, dict):
-        return str(value.get("role") or value.get("type") or "user")
-    return "prompt"
+_IDS = ("id", "call_id", "tool_call_id", "tool_use_id")
+_CALLS = ("functionCall", "function_call", "functionResponse", "function_response")
 
 
-def _tools(rest: dict[str, Any]) -> Iterator[Tool]:
-    tools = rest.get("tools")
-    if not isinstance(tools, list):
-        return
-    del rest["tools"]
-    for tool in tools:
-        declared = tool.get("functionDeclarations", tool.get("function_declarations")) if isinstance(tool, dict) else 0
-        for one in declared if isinstance(declared, list) else [tool]:
-            yield Tool(_tool_name(one), one, digest_of(one))
-
-
-def _tool_name(tool: Any) -> str:
-    if not isinstance(tool, dict):
-        return str(tool)
-    function = tool.get("function")
-    inner = function if isinstance(function, dict) else tool
-    return str(inner.get("name") or tool.get("server_label") or tool.get("type") or next(iter(tool), "a tool"))
-
-
-def _settings(protocol: str, rest: dict[str, Any]) -> dict[str, Any]:
-    """The other fields; those of an object of settings (``options.seed``) under their paths."""
-    name = record_of(protocol).request.settings
-    inner = rest.get(name) if name is not None else None
-    if not isinstance(inner, dict):
-        return rest
-    found = {key: value for key, value in rest.items() if key != name}
-    return found | {f"{name}.{key}": value for key, value in inner.items()}
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ._api import Api, Ask
-from ._delivery import Delivery
+from ._api import Api, Ask, Row, Turn
+from ._delivery import BREAKS, Delivery
 from ._messages import Response, json_bytes
-from ._sampling import Completion, Token
-from ._turn import Row, Turn
+from ._sampling import Completion, Token, text_in
 
 _Json = dict[str, Any]
 
@@ -18,58 +17,12 @@ _CREATED = "2026-11-22T10:00:00.123456Z"
 _BROKEN = b'{"model": "broken", "message": {'
 
 
-class OllamaDelivery(Delivery):
-    """Builds responses of Ollama: lines of JSON, and its errors."""
-
-    def lines(self, values: Iterable[Mapping[str, Any]]) -> Response:
-        """A stream."""
-        lines = [json_bytes(value) + b"\n" for value in values]
-        if self.fault.bad_json:
-            lines.insert(1, _BROKEN + b"\n")
-        after = self.fault.error_event_after
-        if after is not None:
-            lines[after:] = [json_bytes({"error": "the script breaks this stream"}) + b"\n"]
-        return self._response("application/x-ndjson", self._with_faults(lines, lines), chunked=True)
-
-
-def conversation(request: Mapping[str, Any], *, is_chat: bool) -> list[_Json]:
-    """The messages that the model gets. Raises ValueError for a request without any."""
-    if not is_chat:
-        prompt = request.get("prompt")
-        if not isinstance(prompt, str):
-            raise ValueError("`prompt` should be text")
-        system = request.get("system")
-        return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": prompt}]
-    messages = request.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise ValueError("`messages` should be a list of objects")
-    return [_message_with_texts(message) for message in messages]
-
-
-def _message_with_texts(message: _Json) -> _Json:
-    calls = [
-        {"id": call.get("id"), "type": "function", "function": {**call["function"], "arguments": _arguments_text(call)}}
-        for call in message.get("tool_calls") or ()
-    ]
-    reasoning = {"reasoning": message["thinking"]} if message.get("thinking") else {}
-    return {**message, **reasoning, **({"tool_calls": calls} if calls else {})}
-
-
-def _arguments_text(call: Mapping[str, Any]) -> str:
-    return json.dumps(call["function"].get("arguments") or {}, ensure_ascii=False, separators=(",", ":"))
-
-
 class OllamaApi(Api):
     """POST /api/chat; `OllamaGenerateApi` is POST /api/generate."""
 
     protocol = "ollama.chat"
     ends: ClassVar[tuple[str, ...]] = ("/api/chat",)
-    delivery = OllamaDelivery
     is_chat: ClassVar[bool] = True
-
-    def prompts(self, ask: Ask) -> list[list[int]]:
-        messages = conversation(ask.request, is_chat=self.is_chat)
-        return [ask.tokenizer.apply_chat_template(messages, ask.request.get("tools"))]
 
     def limits(self, request: Mapping[str, Any]) -> _Json:
         options = request.get("options") or {}
@@ -83,8 +36,9 @@ class OllamaApi(Api):
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
         return ollama_object(turn, rows[0].completion, is_chat=self.is_chat)
 
-    def stream(self, ask: Ask, delivery: OllamaDelivery, turn: Turn, rows: Sequence[Row]) -> Response:
-        return delivery.lines(ollama_lines(turn, rows[0].completion, is_chat=self.is_chat))
+    def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        lines = [json_bytes(value) + b"\n" for value in ollama_lines(turn, rows[0].completion, is_chat=self.is_chat)]
+        return delivery.stream(lines, _BROKEN + b"\n", json_bytes({"error": BREAKS}) + b"\n", "application/x-ndjson")
 
     def refusal(self, ask: Ask | None, status: int, message: str, param: str | None = None) -> _Json:
         return {"error": message}
@@ -101,7 +55,7 @@ class OllamaGenerateApi(OllamaApi):
 def ollama_lines(turn: Turn, completion: Completion, *, is_chat: bool) -> Iterator[_Json]:
     """The objects of a stream. A token without text gives none."""
     for group, last in turn.groups(completion.tokens):
-        text, thinking = _text(group, "content"), _text(group, "reasoning")
+        text, thinking = text_in(group, "content"), text_in(group, "reasoning")
         calls = [call for at, call in _calls(turn, completion) if any(token is at for token in group)]
         if text or thinking or calls:
             yield _body(turn, completion, is_chat, text, thinking, calls) | _logprobs(turn, group)
@@ -123,14 +77,10 @@ def ollama_object(turn: Turn, completion: Completion, *, is_chat: bool) -> _Json
 
 def _is_shown(turn: Turn, completion: Completion, group: Sequence[Token]) -> bool:
     return bool(
-        _text(group, "content")
-        or _text(group, "reasoning")
+        text_in(group, "content")
+        or text_in(group, "reasoning")
         or any(at is token for at, _ in _calls(turn, completion) for token in group)
     )
-
-
-def _text(group: Sequence[Token], kind: str) -> str:
-    return "".join(token.effect.text for token in group if token.effect is not None and token.effect.kind == kind)
 
 
 def _calls(turn: Turn, completion: Completion) -> Iterator[tuple[Token, _Json]]:

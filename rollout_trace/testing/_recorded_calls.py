@@ -1,20 +1,30 @@
-"""The recorded exchanges of a cassette, each with its place and whether it has been used."""
+"""The recorded exchanges of a cassette: each with its place, whether it has been used, and when it may be asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 from rollout_trace.data.exchange import Exchange
 
-from ._normal_form import protocol_of
-from ._recorded_order import RecordedOrder
-from ._requests import request_of
+from ._normal_form import protocol_of, request_of
 
 
 class RecordedCall:
     """One recorded exchange."""
 
-    __slots__ = ("attempt", "exchange", "generates", "is_used", "next_attempt", "number", "position", "trajectory")
+    __slots__ = (
+        "attempt",
+        "exchange",
+        "generates",
+        "is_used",
+        "key",
+        "next_attempt",
+        "number",
+        "position",
+        "trajectory",
+    )
 
     def __init__(self, exchange: Exchange, trajectory: int) -> None:
         self.exchange = exchange
@@ -22,6 +32,8 @@ class RecordedCall:
         """Number of its trajectory, from 0."""
         self.generates = _generates(exchange)
         self.is_used = False
+        self.key = b""
+        """Digest of the normal form of its request."""
         self.position = 0
         """Among the generating exchanges of its trajectory, from 0."""
         self.number = 0
@@ -68,66 +80,104 @@ def _numbered(calls: list[RecordedCall]) -> list[RecordedCall]:
     return calls
 
 
-class CallIndex:
-    """Recorded exchanges by a key of their requests, and the order in which they come by that key.
+class RecordedOrder:
+    """Which calls of ordered trajectories are due.
 
-    Args:
-        trajectories: the exchanges of each.
-        ordered: for each, whether its calls have an order.
-        key: the key of an exchange's request.
+    A call is due when every request that its trajectory has before it has been made, by whoever: two trajectories that
+    begin with equal requests cannot be told apart there, and neither must wait for the other.
     """
 
-    def __init__(
-        self,
-        trajectories: Sequence[Sequence[RecordedCall]],
-        ordered: Sequence[bool],
-        key: Callable[[RecordedCall], Hashable],
-    ) -> None:
-        self._calls: dict[Hashable, list[RecordedCall]] = {}
-        self._replies: dict[Hashable, _Replies] = {}
-        self._keys: list[list[Hashable]] = [[] for _ in trajectories]
-        for call in (call for calls in trajectories for call in calls):
-            found = key(call)
-            if call.generates:
-                self._calls.setdefault(found, []).append(call)
-                self._keys[call.trajectory].append(found)
-            else:
-                self._replies.setdefault(found, _Replies()).add(call)
-        self._times = {found: len(calls) for found, calls in self._calls.items()}
-        self.order = RecordedOrder(self._keys, ordered)
-        for call in (call for calls in self._calls.values() for call in calls if call.is_used):
-            self.order.made(call.trajectory, call.position)
+    def __init__(self, trajectories: Sequence[Sequence[Hashable]], ordered: Sequence[bool]) -> None:
+        """
+        Args:
+            trajectories: keys of the calls of each, in recorded order.
+            ordered: for each, whether its calls have an order.
+        """
+        self._made: Counter[Hashable] = Counter()
+        self._calls = [_counted(keys) for keys in trajectories]
+        self._ordered = ordered
+        self._passed = [0] * len(trajectories)
 
-    def reply(self, key: Hashable) -> RecordedCall | None:
-        """The answer to a request that generates nothing: the recorded ones in their order, then the last of them."""
-        found = self._replies.get(key)
-        return None if found is None else found.next()
+    def made(self, trajectory: int, position: int) -> None:
+        """Counts a request that a call of a trajectory answered."""
+        self._made[self._calls[trajectory][position][0]] += 1
 
-    def unused(self, key: Hashable) -> Iterator[RecordedCall]:
-        """Generating exchanges with this key that have not been used, in recorded order."""
-        calls = self._calls.get(key, [])
-        # Here, and not where they are used: each is in several indexes.
-        while calls and calls[0].is_used:
-            calls.pop(0)
-        return (call for call in calls if not call.is_used)
+    def is_due(self, trajectory: int, position: int) -> bool:
+        """Whether everything before a call has been asked for."""
+        return not self._ordered[trajectory] or self.awaited(trajectory) >= position
 
-    def key_of(self, call: RecordedCall) -> Hashable:
-        """The key of a generating exchange."""
-        return self._keys[call.trajectory][call.position]
-
-    def times(self, key: Hashable) -> int:
-        """How many generating exchanges were recorded with this key."""
-        return self._times.get(key, 0)
+    def awaited(self, trajectory: int) -> int:
+        """Position of a trajectory's first call that has not been asked for; its number of calls after the last."""
+        calls, at = self._calls[trajectory], self._passed[trajectory]
+        while at < len(calls) and self._made[calls[at][0]] >= calls[at][1]:
+            at += 1
+        self._passed[trajectory] = at
+        return at
 
 
-class _Replies:
-    def __init__(self) -> None:
-        self._calls: list[RecordedCall] = []
-        self._given = 0
+def _counted(keys: Sequence[Hashable]) -> list[tuple[Hashable, int]]:
+    """Each key with how many times it has come by then."""
+    counts: Counter[Hashable] = Counter()
+    found = []
+    for key in keys:
+        counts[key] += 1
+        found.append((key, counts[key]))
+    return found
 
-    def add(self, call: RecordedCall) -> None:
-        self._calls.append(call)
 
-    def next(self) -> RecordedCall:
-        self._given += 1
-        return self._calls[min(self._given, len(self._calls)) - 1]
+def overlapped(exchanges: Sequence[Exchange], messages_of: Callable[[Exchange], Sequence[bytes]]) -> bool:
+    """Whether calls of different conversations were under way at one time, or that is not known.
+
+    Args:
+        exchanges: those of a trajectory. Attempts of one call are one call, with the time between them.
+        messages_of: digests of a request's messages. One whose messages begin with all of another's continues it, and
+            came after it, whatever the clocks say.
+    """
+    calls = _calls_of(exchanges)
+    if any(call.start is None for call in calls):
+        return len(calls) > 1
+    under_way: list[_Span] = []
+    for call in sorted(calls, key=lambda call: call.start or 0.0):
+        under_way = [one for one in under_way if not one.ended_by(call.start or 0.0)]
+        if not all(_continues(messages_of(call.exchange), messages_of(one.exchange)) for one in under_way):
+            return True
+        under_way.append(call)
+    return False
+
+
+class _Span(NamedTuple):
+    """The time of a call, in seconds since 1970; None where it is not known."""
+
+    exchange: Exchange
+    """Its first attempt."""
+    start: float | None
+    end: float | None
+
+    def ended_by(self, time: float) -> bool:
+        # Rounded to the microseconds that a time has.
+        return self.end is not None and round(self.end - time, 6) <= 0
+
+
+def _calls_of(exchanges: Sequence[Exchange]) -> list[_Span]:
+    calls: dict[str | int, _Span] = {}
+    for at, exchange in enumerate(exchanges):
+        span = _span_of(exchange)
+        key = at if exchange.call_id is None else exchange.call_id
+        first = calls.get(key, span)
+        calls[key] = _Span(first.exchange, first.start, span.end)
+    return list(calls.values())
+
+
+def _span_of(exchange: Exchange) -> _Span:
+    if exchange.started_at is None:
+        return _Span(exchange, None, None)
+    length = exchange.duration
+    if exchange.outcome == "complete" and exchange.chunk_times:
+        # The client may go on as soon as it has the last piece, before the server has seen the end.
+        length = exchange.chunk_times[-1] if length is None else min(length, exchange.chunk_times[-1])
+    start = exchange.started_at.timestamp()
+    return _Span(exchange, start, None if length is None else start + length)
+
+
+def _continues(later: Sequence[bytes], earlier: Sequence[bytes]) -> bool:
+    return 0 < len(earlier) < len(later) and later[: len(earlier)] == earlier

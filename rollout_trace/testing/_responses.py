@@ -1,12 +1,16 @@
-"""Bodies of the Responses API: reasoning, text and function calls, each as one output item."""
+"""The Responses API of the scripted server: its input as chat messages, its answers, and those that it stores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ._sampling import Completion, Token
-from ._turn import Turn
+from ._api import Api, Ask, BadRequest, Row, Turn, chat_messages
+from ._delivery import Delivery, vllm_error
+from ._messages import RequestRecord, Response, json_bytes, json_response
+from ._sampling import Completion, Token, text_in
+from .tokenizer import PartKind
 
 _Json = dict[str, Any]
 
@@ -173,19 +177,112 @@ def _call_events(turn: Turn, completion: Completion, call: int, item: _Json, her
     yield {"type": "response.function_call_arguments.done", **here, **done}
 
 
-def _deltas(turn: Turn, completion: Completion, kind: str, call: int = 0) -> Iterator[str]:
+def _deltas(turn: Turn, completion: Completion, kind: PartKind, call: int = 0) -> Iterator[str]:
     """The pieces of one field's text, one for each group of tokens that has any of it."""
     for _, delta in _pieces(turn, completion, kind, call):
         yield delta
 
 
-def _pieces(turn: Turn, completion: Completion, kind: str, call: int = 0) -> Iterator[tuple[Sequence[Token], str]]:
+def _pieces(turn: Turn, completion: Completion, kind: PartKind, call: int = 0) -> Iterator[tuple[Sequence[Token], str]]:
     for group, _ in turn.groups(completion.tokens):
-        delta = "".join(_text_of(token, kind, call) for token in group)
+        delta = text_in(group, kind, call)
         if delta:
             yield group, delta
 
 
-def _text_of(token: Token, kind: str, call: int) -> str:
-    effect = token.effect
-    return effect.text if effect is not None and effect.kind == kind and effect.call == call else ""
+class _Stored(NamedTuple):
+    messages: list[_Json]  # without instructions, which belong to one request
+    body: _Json
+
+
+class ResponsesApi(Api):
+    """POST …/responses. GET and DELETE …/responses/ID are of stored ones: all but those with `store: false`.
+
+    A request with `background` is answered as queued; the answer is there when it is asked for.
+    """
+
+    protocol = "openai.responses"
+    ends = ("/responses",)
+    takes_ids = True
+    prefix = "resp_"
+
+    def __init__(self) -> None:
+        self._stored: dict[str, _Stored] = {}
+        self._guard = threading.Lock()
+
+    def messages(self, ask: Ask) -> list[_Json]:
+        return self._with_earlier(ask.request, super().messages(ask))
+
+    def _with_earlier(self, request: Mapping[str, Any], own: list[_Json]) -> list[_Json]:
+        """The messages of a request, with those of the response that it continues behind its instructions."""
+        previous = request.get("previous_response_id")
+        if previous is None:
+            return own
+        with self._guard:
+            found = self._stored.get(previous)
+        if found is None:
+            raise BadRequest(f"Response with id '{previous}' not found.", "previous_response_id", 404)
+        begin = _instructions(request)
+        return [*own[:begin], *found.messages, *own[begin:]]
+
+    def limits(self, request: Mapping[str, Any]) -> _Json:
+        return {"max_tokens": request.get("max_output_tokens")}
+
+    def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
+        body = self._keep(turn, rows[0].completion)
+        queued: _Json = {"status": "queued", "output": [], "usage": None, "incomplete_details": None}
+        return body | queued if turn.request.get("background") else body
+
+    def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        self._keep(turn, rows[0].completion)
+        return delivery.events(responses_events(turn, rows[0].completion), named=True)
+
+    def stored(self, record: RequestRecord) -> Response:
+        """Answer GET, DELETE or POST …/cancel of a stored response."""
+        response_id = record.path.removesuffix("/cancel").rpartition("/")[2]
+        with self._guard:
+            found = self._stored.get(response_id)
+            if record.method == "DELETE":
+                self._stored.pop(response_id, None)
+        if found is None:
+            return json_response(
+                404, vllm_error(404, f"Response with id '{response_id}' not found.", param="response_id")
+            )
+        if record.method == "DELETE":
+            return json_response(200, {"id": response_id, "object": "response", "deleted": True})
+        return json_response(200, found.body)
+
+    def _keep(self, turn: Turn, completion: Completion) -> _Json:
+        body = responses_object(turn, completion)
+        if turn.request.get("store") is not False:
+            asked = self._with_earlier(turn.request, chat_messages(self.protocol, json_bytes(turn.request)))
+            messages = [*asked[_instructions(turn.request) :], _answer(turn, completion)]
+            with self._guard:
+                self._stored[turn.id] = _Stored(messages, body)
+        return body
+
+
+def _instructions(request: Mapping[str, Any]) -> int:
+    """Number of messages that a request's instructions are."""
+    return int(request.get("instructions") is not None)
+
+
+def _answer(turn: Turn, completion: Completion) -> _Json:
+    """The answer as the chat message that renders to the ids that were sampled."""
+    message: _Json = {"role": "assistant"}
+    reasoning, text = completion.text("reasoning"), completion.text("content")
+    if reasoning:
+        message["reasoning"] = reasoning
+    if text:
+        message["content"] = text
+    calls = [
+        {
+            "id": turn.call_id(0, call),
+            "function": {
+                "name": completion.text("call_name", call),
+                "arguments": completion.text("call_arguments", call),
+            },
+        }
+        for call in range(completion.call_count)
+    ]
+    return message | ({"tool_calls": calls} if calls else {})

@@ -34,6 +34,12 @@ class Token:
     digest: bytes  # of the seed and all ids up to this one
 
 
+def text_in(tokens: Sequence[Token], kind: PartKind, call: int = 0) -> str:
+    """What tokens add to one field of the message."""
+    effects = (token.effect for token in tokens)
+    return "".join(e.text for e in effects if e and e.kind == kind and e.call == call)
+
+
 @dataclass(frozen=True)
 class Completion:
     """One choice of a response."""
@@ -51,8 +57,7 @@ class Completion:
 
     def text(self, kind: PartKind, call: int = 0) -> str:
         """The text of one field of the message."""
-        effects = (token.effect for token in self.tokens)
-        return "".join(e.text for e in effects if e and e.kind == kind and e.call == call)
+        return text_in(self.tokens, kind, call)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from ._anthropic import conversation
-from ._api import BadRequest, objects, texts_or_ids
-from ._google import conversation as google_conversation
-from ._google import tools_of
-from ._messages import RequestRecord, Response, json_response
+from ._api import BadRequest, chat_messages, objects, texts_or_ids
+from ._google import GoogleApi
+from ._messages import RequestRecord, Response, json_bytes, json_response
 from .tokenizer import AnyTokenizer
 
 _Json = dict[str, Any]
@@ -58,12 +56,14 @@ def ollama_models(model: str) -> _Json:
 
 def count_tokens(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
     """Anthropic's count of the tokens of a prompt."""
-    return {"input_tokens": len(tokenizer.apply_chat_template(conversation(request), request.get("tools")))}
+    messages = chat_messages("anthropic.messages", json_bytes(request))
+    return {"input_tokens": len(tokenizer.apply_chat_template(messages, request.get("tools")))}
 
 
 def google_count(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
     """Google's count of the tokens of a prompt."""
-    return {"totalTokens": len(tokenizer.apply_chat_template(google_conversation(request), tools_of(request)))}
+    messages = chat_messages(GoogleApi.protocol, json_bytes(request))
+    return {"totalTokens": len(tokenizer.apply_chat_template(messages, GoogleApi().tools(request)))}
 
 
 def tokenize(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:

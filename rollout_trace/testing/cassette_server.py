@@ -14,9 +14,9 @@ from rollout_trace.wire.added_chunks import AddedChunks, answers_to
 from rollout_trace.wire.profiles import capture_fields
 from rollout_trace.wire.protocols import protocol_of_request
 
+from ._http import LoopbackServer
 from ._messages import ConnectionCut, RequestRecord, Response, refusal
 from ._normal_form import parsed
-from ._server import LoopbackServer
 from .matching import Matcher, Request, Unmatched
 from .replay import response_of
 from .unseen import UnseenCalls, as_meant

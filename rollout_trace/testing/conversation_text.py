@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,10 +11,11 @@ from rollout_trace import credentials
 from rollout_trace.data.trajectory import with_values
 from rollout_trace.guard import SPACES, escaped
 from rollout_trace.record.call_steps import link_tool_runs
-from rollout_trace.view.numbers import of
+from rollout_trace.view.numbers import of, size
+from rollout_trace.view.plain_text import short
 from rollout_trace.view.trajectory_view import TrajectoryView
 
-from ._text_parts import Paint, cells, size
+from ._differences import Paint, painted
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -49,7 +51,7 @@ def conversation_text(
     for at, trajectory in enumerate(trajectories):
         if at and len(lines) + 4 > most_lines:
             rest = f"... and {of(len(trajectories) - at, 'more trajectory', 'more trajectories')}"
-            lines.append(_painted(rest, "dim", paint))
+            lines.append(painted(rest, "dim", paint))
             break
         lines += _cut(_Picture(trajectory, width, paint).lines(), share, paint)
     return "\n".join(lines)
@@ -75,12 +77,8 @@ def _cut(lines: list[str], most: int, paint: Paint | None) -> list[str]:
     # The end says most about a failure.
     begin = max(2, most // 3)
     end = max(1, most - begin - 1)
-    left_out = _painted(f"{'':{_GUTTER}}... {of(len(lines) - begin - end, 'more line')}", "dim", paint)
+    left_out = painted(f"{'':{_GUTTER}}... {of(len(lines) - begin - end, 'more line')}", "dim", paint)
     return [*lines[:begin], left_out, *lines[-end:]]
-
-
-def _painted(text: str, style: str, paint: Paint | None) -> str:
-    return text if paint is None or not text else paint(text, style)
 
 
 class _Picture:
@@ -109,9 +107,9 @@ class _Picture:
         parts = [of(summary.steps, "step"), one_line(summary.status)]
         if summary.reward is not None:
             parts.append(f"reward {summary.reward:g}")
-        title = _fit(one_line(summary.name[: 4 * self._room]), self._room)
-        facts = _fit(", ".join(parts), self._room + _GUTTER - cells(title) - 2)
-        return f"{_painted(title, 'bold', self._paint)}  {_painted(facts, 'dim', self._paint)}"
+        title = short(summary.name, self._room)
+        facts = short(", ".join(parts), max(3, self._room + _GUTTER - len(title) - 2))
+        return f"{painted(title, 'bold', self._paint)}  {painted(facts, 'dim', self._paint)}"
 
     def _body(self) -> Iterator[str]:
         for step in self._view.steps(tokens=False):
@@ -180,24 +178,28 @@ class _Picture:
             yield from self._text("", "tool", f"{run.name or '?'} → {run.result}", None)
 
     def _line(self, index: int | str, role: str, text: str, style: str | None) -> str:
-        role = _fit(one_line(role), _GUTTER - 5)
-        gutter = f"{index:>3} {_painted(role, _ROLE_STYLES.get(role, style or 'bold'), self._paint)}"
+        role = short(role, _GUTTER - 5)
+        gutter = f"{index:>3} {painted(role, _ROLE_STYLES.get(role, style or 'bold'), self._paint)}"
         # Colours take no room.
-        gutter += " " * max(1, _GUTTER - 4 - cells(role))
-        return (gutter + (text if style is None else _painted(text, style, self._paint))).rstrip()
+        gutter += " " * max(1, _GUTTER - 4 - len(role))
+        return (gutter + (text if style is None else painted(text, style, self._paint))).rstrip()
 
     def _text(self, index: int | str, role: str, text: str, style: str | None, end: str = "") -> Iterator[str]:
         """The lines of a text; behind it how the answer ended, where it ended one."""
         # Far more than is shown: a text may be of megabytes.
-        shown = one_line(text[: 16 * self._room])
-        lines = _wrapped(shown, self._room, _LINES.get(role, 4), len(text))
-        ending = f"[{_fit(end, self._room - 2)}]" if end else ""
-        if ending and cells(lines[-1]) + 2 + cells(ending) > self._room:
+        lines = textwrap.wrap(one_line(text[: 16 * self._room]), self._room) or [""]
+        most = _LINES.get(role, 4)
+        if len(lines) > most or len(text) > 16 * self._room:
+            lines = lines[:most]
+            lines[-1] = lines[-1][: self._room - _MORE].rstrip()
+            lines[-1] += f"... ({len(text) - len(' '.join(lines)):,} more)"
+        ending = f"[{short(end, self._room - 2)}]" if end else ""
+        if ending and len(lines[-1]) + 2 + len(ending) > self._room:
             lines.append("")
         for at, line in enumerate(lines):
             whole = self._line("" if at else index, "" if at else role, line, style)
             if ending and at == len(lines) - 1:
-                whole += ("  " if line else " " * _GUTTER) + _painted(ending, "dim", self._paint)
+                whole += ("  " if line else " " * _GUTTER) + painted(ending, "dim", self._paint)
             yield whole
 
 
@@ -212,37 +214,3 @@ def _part_text(part: Part) -> str:
         data = part.text.partition(";base64,")[2] if part.text.startswith("data:") else ""
         return f"{named}, {size(len(data.rstrip('=')) * 3 // 4)}]" if data else f"{named}] {part.text[:60]}"
     return part.text
-
-
-def _wrapped(text: str, room: int, most: int, length: int) -> list[str]:
-    """The first lines of a text, broken between words where that is possible."""
-    lines: list[str] = []
-    rest = text
-    while rest and len(lines) < most:
-        end = _fitting(rest, room)
-        space = rest.rfind(" ", 0, end + 1)
-        if end < len(rest) and space > end // 2:
-            end = space
-        lines.append(rest[:end].rstrip())
-        rest = rest[end:].lstrip()
-    if rest:
-        last = lines[-1][: _fitting(lines[-1], room - _MORE)].rstrip()
-        # One for each end of a line, where a space was.
-        shown = sum(map(len, lines[:-1])) + len(last) + len(lines) - 1
-        lines[-1] = f"{last}... ({max(length - shown, len(rest)):,} more)"
-    return lines or [""]
-
-
-def _fit(text: str, room: int) -> str:
-    """A text cut to a number of columns."""
-    return text if cells(text) <= room else f"{text[: _fitting(text, max(0, room - 3))]}..."
-
-
-def _fitting(text: str, room: int) -> int:
-    """The number of characters at the beginning of a text that have room in a number of columns."""
-    used = 0
-    for at, one in enumerate(text):
-        used += cells(one)
-        if used > room:
-            return at
-    return len(text)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from typing import Any
 
+from rollout_trace import guard
 from rollout_trace.data.exchange import Exchange
 
-from ._changes import changes_text, unused_text
-from ._match_facts import Facts, Reason
-from ._nearest import nearest
-from ._normal_form import form_of, key_of
-from ._recorded_calls import CallIndex, RecordedCall, recorded_calls
-from ._recorded_order import RecordedOrder, overlapped
-from ._requests import MatchOptions, Request, request_of
-from ._text_parts import Paint
-from ._unmatched import Unmatched
+from ._differences import Paint, digest_of
+from ._explain import Reason, Unmatched, changes_text, unused_text
+from ._normal_form import MatchOptions, Request, form_of, key_of, messages_of, protocol_of, request_of, target_of
+from ._recorded_calls import RecordedCall, RecordedOrder, overlapped, recorded_calls
 
 EXACT = MatchOptions()
 """Nothing may differ."""
@@ -41,13 +39,13 @@ class Matcher:
         self._options = options
         self._trajectories = recorded_calls(conversations)
         self._lock = threading.Lock()
-        self._ordered = [options.order == "recorded" and not self._is_parallel(calls) for calls in self._trajectories]
-        self._exact = CallIndex(self._trajectories, self._ordered, lambda call: _exact_key(request_of(call.exchange)))
-        self._normal: CallIndex | None = None
+        self._by_key: dict[bytes, list[RecordedCall]] = {}
+        self._order: RecordedOrder | None = None
+        self._replies: Counter[bytes] = Counter()
+        """How many requests that generate nothing were answered, by their key."""
         self._attempts: dict[str, RecordedCall] = {}
         self._numbers: dict[str, int] = {}
         self._calls_made = 0
-        self._refused: Counter[bytes] = Counter()
 
     def take(self, request: Request) -> Exchange | Unmatched:
         """The recorded exchange that answers a request, which is used with that; ``Unmatched`` where there is none.
@@ -56,14 +54,11 @@ class Matcher:
             ValueError: ``normalize`` failed, or returned what is no JSON value.
         """
         with self._lock:
-            found = self._find(request)
-            if isinstance(found, RecordedCall):
-                return found.exchange
-            candidates = [(call, call.is_used) for calls in self._trajectories for call in calls]
-        # Outside the lock: it reads many requests.
-        closest = found.waiting or nearest(request, candidates, self._options)
-        exchange = None if closest is None else closest.exchange
-        return Unmatched(request, exchange, found.reason, replace(found, nearest=closest))
+            order = self._order = self._order or self._read()
+            key = key_of(request, self._options)
+            calls = self._by_key.get(key, [])
+            found = self._reply(key, calls) or self._use(request, [one for one in calls if one.generates], order)
+            return self._unmatched(request, calls, order) if found is None else found.exchange
 
     def unused(self) -> list[Exchange]:
         """The recorded exchanges that generate and were not asked for, in recorded order."""
@@ -74,54 +69,52 @@ class Matcher:
         exchanges = [call.exchange for call in calls if call.generates]
         known: dict[int, list[bytes]] = {}
 
-        def messages_of(exchange: Exchange) -> list[bytes]:
+        def digests(exchange: Exchange) -> list[bytes]:
             if id(exchange) not in known:
-                messages = form_of(request_of(exchange), EXACT).messages
-                known[id(exchange)] = [message.digest for message in messages]
+                form = form_of(request_of(exchange), EXACT)
+                known[id(exchange)] = [digest_of(one) for one in messages_of(form["protocol"], form["body"])]
             return known[id(exchange)]
 
-        return overlapped(exchanges, messages_of)
+        return overlapped(exchanges, digests)
 
-    def _find(self, request: Request) -> RecordedCall | Facts:
-        exact = _exact_key(request)
-        found = self._exact.reply(exact) or self._use(request, self._exact, exact)
-        if found is not None:
-            return found
-        if self._normal is None:  # Not before it is needed: it reads every request of the cassette.
-            self._normal = CallIndex(self._trajectories, self._ordered, _normal_key(self._options))
-        key = key_of(request, self._options)
-        found = self._normal.reply(key) or self._use(request, self._exact, exact)  # By normal forms, more may be due.
-        return found or self._use(request, self._normal, key) or self._facts(request, self._normal, key)
+    def _read(self) -> RecordedOrder:
+        known: dict[tuple[str, str, bytes], bytes] = {}  # Samples of one prompt, and attempts, have equal bytes.
+        for call in (call for calls in self._trajectories for call in calls):
+            request = request_of(call.exchange)
+            if (bytes_of := _bytes_of(request)) not in known:
+                known[bytes_of] = key_of(request, self._options)
+            call.key = known[bytes_of]
+            self._by_key.setdefault(call.key, []).append(call)
+        ordered = [self._options.order == "recorded" and not self._is_parallel(calls) for calls in self._trajectories]
+        return RecordedOrder([[one.key for one in calls if one.generates] for calls in self._trajectories], ordered)
 
-    @property
-    def _order(self) -> RecordedOrder:
-        # By normal forms as soon as they are known: a request that was made in other bytes counts there.
-        return (self._normal or self._exact).order
-
-    def _is_due(self, call: RecordedCall) -> bool:
-        return self._order.is_due(call.trajectory, call.position)
-
-    def _use(self, request: Request, index: CallIndex, key: Hashable) -> RecordedCall | None:
-        """Uses a recorded call of a key that is due; None where there is none."""
-        due = filter(self._is_due, index.unused(key))
-        chosen = next(due, None)
-        if chosen is None:
+    def _reply(self, key: bytes, calls: Sequence[RecordedCall]) -> RecordedCall | None:
+        """The answer to a request that generates nothing: the recorded ones in their order, then the last of them."""
+        replies = [one for one in calls if not one.generates]
+        if not replies:
             return None
+        self._replies[key] += 1
+        return replies[min(self._replies[key], len(replies)) - 1]
+
+    def _use(self, request: Request, calls: Sequence[RecordedCall], order: RecordedOrder) -> RecordedCall | None:
+        """Uses a recorded call that is due; None where there is none."""
+        due = [one for one in calls if not one.is_used and order.is_due(one.trajectory, one.position)]
+        if not due:
+            return None
+        due.sort(key=lambda one: _bytes_of(request_of(one.exchange)) != _bytes_of(request))
+        chosen = due[0]
         if request.call is not None:
-            chosen = self._next_attempt(request.call, index, key) or _first_attempt(chosen, due)
+            before = self._attempts.get(request.call)
+            if before is not None and before.next_attempt in due:
+                chosen = before.next_attempt
+            else:
+                # Later attempts of a recorded call are kept for the client's call that was given its first.
+                chosen = next((one for one in due if one.attempt == 1), chosen)
             self._attempts[request.call] = chosen
         chosen.is_used = True
         self._number(request, is_retry=chosen.attempt > 1)
-        self._order.made(chosen.trajectory, chosen.position)
+        order.made(chosen.trajectory, chosen.position)
         return chosen
-
-    def _next_attempt(self, call: str, index: CallIndex, key: Hashable) -> RecordedCall | None:
-        """The next recorded attempt of what a client's call was given before, if it fits."""
-        before = self._attempts.get(call)
-        following = before.next_attempt if before is not None else None
-        if following is None or following.is_used or index.key_of(following) != key or not self._is_due(following):
-            return None
-        return following
 
     def _number(self, request: Request, *, is_retry: bool) -> int:
         """Number of the call that a request is an attempt of, among those that the test made."""
@@ -133,44 +126,60 @@ class Matcher:
             self._numbers[request.call] = self._calls_made
         return self._calls_made
 
-    def _facts(self, request: Request, index: CallIndex, key: bytes) -> Facts:
-        calls = [[call for call in calls if call.generates] for calls in self._trajectories]
-        generating = [call for own in calls for call in own]
-        waiting = next(index.unused(key), None)
-        times = index.times(key)
-        reason: Reason = "order" if waiting else "used" if times else "not_recorded"
-        self._refused[key] += reason == "used"
-        return Facts(
-            reason=reason if any(self._trajectories) else "nothing_recorded",
-            number=self._number(request, is_retry=False),
-            recorded=len(generating),
-            used=sum(call.is_used for call in generating),
-            several=len(self._trajectories) > 1,
-            times=times,
-            asked=times + self._refused[key],
-            waiting=waiting,
-            missing=None if waiting is None else calls[waiting.trajectory][self._order.awaited(waiting.trajectory)],
-            options=self._options,
-        )
+    def _unmatched(self, request: Request, equal: Sequence[RecordedCall], order: RecordedOrder) -> Unmatched:
+        several, times = len(self._trajectories) > 1, len(equal)
+        calls = [call for own in self._trajectories for call in own]
+        waiting = next((one for one in equal if not one.is_used), None)
+        closest = expected = waiting or self._nearest(request, calls)
+        reason: Reason = "not_recorded"
+        what = f"call {self._number(request, is_retry=False)}"
+        if protocol_of(request) is None:
+            what = f"the request {guard.printable(target_of(request), 200)}"
+        if not calls:
+            reason, sentence = "nothing_recorded", f"{what} was not recorded: the cassette is empty."
+        elif waiting is not None:
+            own = [one for one in self._trajectories[waiting.trajectory] if one.generates]
+            expected = own[order.awaited(waiting.trajectory)]
+            names = [one.describe(several=several) for one in (waiting, expected)]
+            reason = "order"
+            sentence = f"{what} came too early: it is {names[0]}, and {names[1]} should come before it."
+        elif times:
+            count = "once" if times == 1 else f"{times:,} times"
+            reason, sentence, expected = "used", f"{what} was recorded {count}, and is asked for once more.", None
+        elif closest is None:
+            sentence = f"{what} was not recorded."
+        else:
+            sentence = f"{what} was not recorded: it differs from {closest.describe(several=several)}"
+        exchanges = [None if one is None else one.exchange for one in (closest, expected)]
+        return Unmatched(request, reason, sentence, exchanges[0], exchanges[1], self._options)
+
+    def _nearest(self, request: Request, calls: Sequence[RecordedCall]) -> RecordedCall | None:
+        """The call with the fewest messages that differ, then with the fewest other fields, then the most alike."""
+        now = form_of(request, self._options)
+        # A list of models is like no call.
+        fitting = [one for one in calls if one.generates == (now["protocol"] is not None)]
+        fitting = sorted(fitting, key=lambda call: call.is_used)[:_MOST_COMPARED]
+
+        def distance(call: RecordedCall) -> tuple[Any, ...]:
+            then = form_of(request_of(call.exchange), self._options)
+            is_other = now["protocol"] != then["protocol"] or now["request"] != then["request"]
+            bodies = [one["body"] if isinstance(one["body"], dict) else {"": one["body"]} for one in (now, then)]
+            fields = sum(bodies[0].get(name) != bodies[1].get(name) for name in {**bodies[0], **bodies[1]})
+            mine, theirs = (messages_of(one["protocol"], one["body"]) for one in (now, then))
+            digests = [digest_of(one) for one in mine], [digest_of(one) for one in theirs]
+            equal = sum(size for _, _, size in SequenceMatcher(None, *digests, autojunk=False).get_matching_blocks())
+            texts = [json.dumps(some[-1:])[-_COMPARED:] for some in (mine, theirs)]
+            alike = SequenceMatcher(None, texts[0], texts[1]).quick_ratio()
+            return is_other, max(len(mine), len(theirs)) - equal, fields, -round(alike, 1)
+
+        return min(fitting, key=distance, default=None)
 
 
-def _first_attempt(chosen: RecordedCall, others: Iterator[RecordedCall]) -> RecordedCall:
-    # Later attempts of a recorded call are kept for the client's call that was given its first.
-    return chosen if chosen.attempt == 1 else next((one for one in others if one.attempt == 1), chosen)
+_MOST_COMPARED = 200
+"""Calls among which the nearest is looked for: reading a cassette of thousands takes long."""
+_COMPARED = 2000
+"""Characters of a message by which calls are found to be alike."""
 
 
-def _exact_key(request: Request) -> tuple[str, str, bytes]:
+def _bytes_of(request: Request) -> tuple[str, str, bytes]:
     return request.method.upper(), request.path, request.body
-
-
-def _normal_key(options: MatchOptions) -> Callable[[RecordedCall], Hashable]:
-    known: dict[Hashable, bytes] = {}  # Samples of one prompt, and attempts of one call, have equal bytes.
-
-    def key(call: RecordedCall) -> bytes:
-        request = request_of(call.exchange)
-        exact = _exact_key(request)
-        if exact not in known:
-            known[exact] = key_of(request, options)
-        return known[exact]
-
-    return key

@@ -20,21 +20,20 @@ from rollout_trace.process.redirect import redirect
 from rollout_trace.record import lifecycle, program
 from rollout_trace.view.numbers import of
 
-from . import cassette, late_calls
-from ._hints import record_command
+from . import cassette, live_calls
+from ._explain import record_command
 from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
 from .live_calls import LiveCalls
 from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unused_text
 from .rollout import RecordedRollout
-from .routing import ModelTraffic
+from .routing import ModelTraffic, base_addresses, child_environment
 from .scripted import ScriptedServer
 from .unseen import ScriptedTestServer, UnseenCalls
-from .upstreams import base_addresses, child_environment
 
 if TYPE_CHECKING:
     from rollout_trace.wire.profiles import EngineName
 
-    from ._server import LoopbackServer
+    from ._http import LoopbackServer
 
 _NOT_REDIRECTED = (
     "It was sent through a library whose calls cannot be replayed (httpx, httpx2, aiohttp and requests can). A child "
@@ -262,7 +261,7 @@ class ObservedTest:
         """
         self._settle(_LONGEST_WAIT if wait is None else wait)
         if self._traffic is not None and self._threads is not None and self.mode != "record":
-            late_calls.refuse(self.name, self._threads, self._traffic.origins)
+            live_calls.refuse(self.name, self._threads, self._traffic.origins)
         self._ending.close()
         # Where the program records too, a test without a call is no line of its file.
         if error is None and lifecycle.discard(self.trajectory, None):

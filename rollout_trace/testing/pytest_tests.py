@@ -11,10 +11,9 @@ import pytest
 
 from rollout_trace.file.writer import JSONLWriter
 
-from . import late_calls
-from ._hints import record_command
-from ._mark import fail, test_for
-from ._test_names import as_typed, from_here, rollout_path
+from . import live_calls
+from ._explain import record_command
+from ._mark import as_typed, fail, from_here, rollout_path, test_for
 from .cassette import CassetteError
 from .conversation_text import conversation_text
 from .observed import ObservedTest
@@ -71,7 +70,7 @@ class _Hooks:
         """Ends what a test left that the run was stopped in: it has no teardown of its own."""
         if self.running is not None:
             self.running.end(KeyboardInterrupt(), wait=0)
-        late_calls.forget(all_of_them=True)
+        live_calls.forget(all_of_them=True)
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:

@@ -13,7 +13,7 @@ import base64
 import gzip
 import json
 import lzma
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, count
@@ -62,31 +62,34 @@ def pack_exchanges(exchanges: Iterable[Exchange], path: str | Path, reports: Map
         ValueError: the name does not end with a suffix of packed files.
     """
     path = Path(path)
+    if not path.name.endswith(_SUFFIXES):
+        raise ValueError(f"{path}: the name of a file of exchanges should end with one of {', '.join(_SUFFIXES)}")
     lines: list[Any] = [_pack(exchange) for exchange in exchanges]
     lines += [{"name": name, "report": report} for name, report in (reports or {}).items()]
     data = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
-    if path.name.endswith(".xz"):
+    if path.suffix == ".xz":
         data = lzma.compress(data, preset=9)
-    elif path.name.endswith(".gz"):
+    elif path.suffix == ".gz":
         data = gzip.compress(data, 9, mtime=0)
-    _check_suffix(path)
     path.write_bytes(data)
+
+
+def _open(path: Path) -> Any:
+    """A file of lines to read. Raises ValueError for a name that is of no such file."""
+    if not path.name.endswith(_SUFFIXES):
+        raise ValueError(f"{path} is not a file of exchanges: its name should end with one of {', '.join(_SUFFIXES)}")
+    openers: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
+    return openers.get(path.suffix, open)(path, "rb")
 
 
 def _holds_rollouts(path: Path) -> bool:
     """Whether the first line of a file is a trajectory."""
-    _check_suffix(path)
-    openers: dict[str, Callable[[Path], Any]] = {".xz": lzma.open, ".gz": gzip.open}
-    with openers.get(path.suffix, _open_plain)(path) as file:
+    with _open(path) as file:
         line = next((line for line in file if not line.isspace()), b"{}")
     try:
         return _schema_of(json.loads(line)) is not None
     except ValueError:
         return False
-
-
-def _open_plain(path: Path) -> Any:
-    return path.open("rb")
 
 
 def _of_cassette(path: Path) -> list[Exchange]:
@@ -114,23 +117,13 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-def _check_suffix(path: Path) -> None:
-    if not path.name.endswith(_SUFFIXES):
-        raise ValueError(f"{path} is not a file of exchanges: its name should end with one of {', '.join(_SUFFIXES)}")
-
-
 def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the place of each line, for error messages, and its JSON object."""
-    _check_suffix(path)
-    data = path.read_bytes()
-    if path.name.endswith(".xz"):
-        data = lzma.decompress(data)
-    elif path.name.endswith(".gz"):
-        data = gzip.decompress(data)
-    for number, line in enumerate(data.decode().split("\n"), 1):
-        if line:
-            place = f"{path}, line {number}"
-            yield place, _checked(json.loads(line), place)
+    with _open(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                place = f"{path}, line {number}"
+                yield place, _checked(json.loads(line), place)
 
 
 def _checked(line: Any, place: str) -> dict[str, Any]:

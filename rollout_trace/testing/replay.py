@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.wire.added_chunks import AddedChunks
 
+from ._differences import Change, changes, named
+from ._http import LoopbackServer
 from ._messages import Part, RequestRecord, Response, cut, json_response
-from ._server import LoopbackServer
+from ._normal_form import parsed
 from .recordings import load_exchanges
 
 Match = Callable[[RequestRecord, Exchange], bool]
@@ -74,9 +74,9 @@ class ReplayServer(LoopbackServer):
 
     def _not_recorded(self, record: RequestRecord) -> Response:
         message = f"no recording matches {record.method} {record.path}"
-        closest = max(self.exchanges.values(), key=lambda e: _closeness(record, e), default=None)
+        closest = min(self.exchanges.values(), key=lambda one: _distance(record, one), default=None)
         if closest is not None:
-            different = ", ".join(_differences(record, closest))
+            different = named(_differences(record, closest))
             message += f"; the closest is {closest.name!r}, which differs in: {different}"
         error = {"message": message, "type": "NotRecorded", "param": None, "code": 404}
         return json_response(404, {"error": error, "closest": closest.name if closest else None})
@@ -84,7 +84,8 @@ class ReplayServer(LoopbackServer):
 
 def matches(record: RequestRecord, exchange: Exchange) -> bool:
     """Whether method, path and body of a request equal the recorded ones (body as JSON, or as bytes if not JSON)."""
-    return not _differences(record, exchange)
+    is_there = (record.method, record.path) == (exchange.method, urlsplit(exchange.path).path)
+    return is_there and (record.body == exchange.request or parsed(record.body) == parsed(exchange.request))
 
 
 def response_of(
@@ -126,29 +127,11 @@ def response_of(
     return Response(exchange.status, headers, [*parts, cut], exchange.chunked, length=size)
 
 
-def _differences(record: RequestRecord, exchange: Exchange) -> list[str]:
-    """What differs between request and recording: "method", "path", and keys of the body (or "body")."""
-    found = []
-    if record.method != exchange.method:
-        found.append("method")
-    if record.path != urlsplit(exchange.path).path:
-        found.append("path")
-    if record.body == exchange.request:
-        return found
-    sent, recorded = _json_or_bytes(record.body), _json_or_bytes(exchange.request)
-    if not isinstance(sent, dict) or not isinstance(recorded, dict):
-        return found if type(sent) is type(recorded) and sent == recorded else [*found, "body"]
-    keys = sorted(sent.keys() | recorded.keys())
-    return found + [key for key in keys if key not in sent or key not in recorded or sent[key] != recorded[key]]
+def _differences(record: RequestRecord, exchange: Exchange) -> list[Change]:
+    recorded = {"method": exchange.method, "path": urlsplit(exchange.path).path, "body": parsed(exchange.request)}
+    now = {"method": record.method, "path": record.path, "body": parsed(record.body)}
+    return [one._replace(path=one.path.removeprefix("body.")) for one in changes(recorded, now)]
 
 
-def _closeness(record: RequestRecord, exchange: Exchange) -> tuple[bool, int]:
-    differences = _differences(record, exchange)
-    return "path" not in differences, -len(differences)
-
-
-def _json_or_bytes(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except ValueError:
-        return data
+def _distance(record: RequestRecord, exchange: Exchange) -> tuple[bool, int]:
+    return record.path != urlsplit(exchange.path).path, len(_differences(record, exchange))

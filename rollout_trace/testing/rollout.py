@@ -12,10 +12,17 @@ from rollout_trace.guard import describe, printable
 from rollout_trace.view.numbers import of
 from rollout_trace.wire.chat_messages import answer, as_text, to_chat
 
-from ._called import calls_text, in_order, matching_runs, wanted_text
-from ._endings import ending_text, ends_as
+from ._asserts import (
+    calls_text,
+    ending_text,
+    ends_as,
+    in_order,
+    matching_runs,
+    step_names,
+    trainable_problems,
+    wanted_text,
+)
 from ._tool_runs import InferredToolRun, runs_of
-from ._trainable import step_names, trainable_problems
 from .conversation_text import conversation_text
 
 if TYPE_CHECKING:
@@ -63,11 +70,6 @@ class RecordedRollout:
 
     def __str__(self) -> str:
         return conversation_text(self.trajectories)
-
-    if not TYPE_CHECKING:  # A type checker would take it for any attribute.
-
-        def __getattr__(self, name):
-            raise AttributeError(f"a rollout has no {name!r}{_hint(name)}")
 
     # What was recorded
 
@@ -377,20 +379,3 @@ def _drift_text(event: Drift, names: Mapping[str, str]) -> str:
         f"{step}: its prompt leaves {previous} at token {event.position:,} ({event.kind}: {MEANINGS[event.kind]}): "
         f"expected {list(event.expected)}, found {list(event.found)}."
     )
-
-
-def _hint(name: str) -> str:
-    """Where something of this name is, as an end of a message."""
-    from difflib import get_close_matches
-
-    from rollout_trace.data.model import STEP_FIELDS
-    from rollout_trace.data.trajectory import Trajectory
-
-    if name.startswith("_"):
-        return "."
-    if hasattr(Trajectory, name):
-        return f"; its trajectory has one: rollout.trajectory.{name}."
-    if name in STEP_FIELDS:
-        return f"; its steps have one: rollout.steps[-1].{name}."
-    near = get_close_matches(name, [one for one in dir(RecordedRollout) if not one.startswith("_")], 1)
-    return f"; did you mean {near[0]!r}?" if near else "."

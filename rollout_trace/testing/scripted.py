@@ -11,21 +11,17 @@ from typing import Any
 
 from . import _utilities as utilities
 from ._anthropic import MessagesApi
-from ._api import Api, Ask, BadRequest, sent_ids
+from ._api import Api, Ask, BadRequest, Row, Turn, sent_ids
 from ._chat import ChatApi
-from ._completions import CompletionsApi
-from ._delivery import vllm_error
-from ._director import Director, FaultPlan, key_of
-from ._generate import SGLangGenerateApi, VLLMGenerateApi
+from ._completions import CompletionsApi, SGLangGenerateApi, VLLMGenerateApi
+from ._delivery import Delivery, Holds, vllm_error
 from ._google import GoogleApi
-from ._holds import Holds
+from ._http import LoopbackServer
 from ._messages import ConnectionCut, RequestRecord, Response, json_response
 from ._ollama import OllamaApi, OllamaGenerateApi
-from ._responses_api import ResponsesApi
+from ._responses import ResponsesApi
 from ._sampling import Sampler
-from ._server import LoopbackServer
-from ._turn import Row, Turn
-from .script import Answer, AnyScript, Fault, Faults, Reply, reply_of
+from .script import Answer, AnyScript, Director, Fault, FaultPlan, Faults, Reply, key_of, reply_of
 from .tokenizer import AnyTokenizer, ByteTokenizer
 from .traffic import Latency, Meter, RateLimit, Slots, checked_count, latency_of
 
@@ -107,7 +103,8 @@ class ScriptedServer(LoopbackServer):
         self._meter = Meter(rate_limit)
         # Hundreds of threads that compute at the same time slow each other, and the streams that are under way.
         self._making = threading.Lock()
-        self._slots = Slots(checked_count("max_parallel", max_parallel))
+        count = checked_count("max_parallel", max_parallel)
+        self._slots = None if count is None else Slots(count, self.closing)
         self._chunk_tokens = chunk_tokens
         self._chunk_bytes = chunk_bytes
         self._strict_model = strict_model
@@ -157,7 +154,6 @@ class ScriptedServer(LoopbackServer):
     def close(self) -> None:
         """Stop the server; responses that are held or delayed are cut."""
         self._holds.close()
-        self._slots.close()
         super().close()
 
     def answer(self, record: RequestRecord) -> Response:
@@ -189,15 +185,13 @@ class ScriptedServer(LoopbackServer):
             return api.refuse(error.status, str(error), error.param)
         except ValueError as error:
             return api.refuse(400, str(error))
-        except _UnknownModel as error:
-            return api.refuse(404, str(error), "model")
         count = api.count(ask.request)
         answers = self._plan.answers(
             key_of(record),
             lambda: self._director.answers(ask.request, record, count * len(prompts), lambda: api.messages(ask)),
         )
         pace = self._latency.pace(key_of(record), sum(map(len, prompts)))
-        delivery = api.delivery(answers[0], self._holds.hold, self._pause, pace, self._chunk_bytes)
+        delivery = Delivery(answers[0], self._holds.hold, self._pause, pace, self._chunk_bytes)
         if delivery.fault.hides_reply:
             status = delivery.fault.status or 500
             return delivery.error(api.refusal(ask, status, f"the script answers with status {status}"))
@@ -205,7 +199,7 @@ class ScriptedServer(LoopbackServer):
             return self._made(api, ask, prompts, answers, delivery)
 
     def _made(
-        self, api: Api, ask: Ask, prompts: list[list[int]], answers: list[Reply | Fault], delivery: Any
+        self, api: Api, ask: Ask, prompts: list[list[int]], answers: list[Reply | Fault], delivery: Delivery
     ) -> Response:
         count = len(answers) // len(prompts)
         asked = [prompt for prompt in prompts for _ in range(count)]
@@ -216,12 +210,7 @@ class ScriptedServer(LoopbackServer):
         delivery = replace(delivery, tokens=max(len(row.completion.tokens) for row in rows))
         turn = self._turn(api, ask, [one for prompt in prompts for one in prompt])
         response = api.stream(ask, delivery, turn, rows) if api.is_stream(ask) else delivery.json(api.whole(turn, rows))
-        return self._in_a_slot(response)
-
-    def _in_a_slot(self, response: Response) -> Response:
-        """Make an answer wait for its turn, where not all may be given at once."""
-        slot = self._slots.slot()
-        return replace(response, before=[slot.enter, *response.before], after=[slot.leave])
+        return response if self._slots is None else self._slots.place(response)
 
     def _utility(self, record: RequestRecord) -> Response:
         """Answer what needs no model."""
@@ -233,8 +222,6 @@ class ScriptedServer(LoopbackServer):
             return json_response(error.status, vllm_error(error.status, str(error), param=error.param))
         except ValueError as error:
             return json_response(400, vllm_error(400, str(error)))
-        except _UnknownModel as error:
-            return json_response(404, vllm_error(404, str(error), param="model"))
 
     def _parse(self, record: RequestRecord, path_model: str | None = None) -> dict[str, Any]:
         try:
@@ -245,7 +232,7 @@ class ScriptedServer(LoopbackServer):
             raise BadRequest(f"the body should be a JSON object, not {type(request).__name__}", "body")
         model = path_model or request.get("model")
         if self._strict_model and model != self.model:
-            raise _UnknownModel(f"The model `{model}` does not exist. Valid aliases: {self.model}.")
+            raise BadRequest(f"The model `{model}` does not exist. Valid aliases: {self.model}.", "model", 404)
         return request
 
     def _turn(self, api: Api, ask: Ask, prompt: Sequence[int]) -> Turn:
@@ -255,10 +242,6 @@ class ScriptedServer(LoopbackServer):
     def _pause(self, seconds: float) -> None:
         if self.closing.wait(seconds):
             raise ConnectionCut
-
-
-class _UnknownModel(LookupError):
-    pass
 
 
 _APIS: tuple[type[Api], ...] = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rollout_trace.data.extras import PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import (
     Attempt,
     Completion,
@@ -25,10 +26,18 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.wire.profiles import can_request_ids
 
 from ._dialects import DIALECTS, Dialect, Messages
-from .strategy_values import extras, log_probabilities, st
+
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise ImportError(
+        "rollout_trace.testing.trajectories needs hypothesis, which is not installed: pip install hypothesis"
+    ) from error
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
+
+    from rollout_trace.data.rows import RowStore
 
 _START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _TOOLS = ("search", "fetch", "python")
@@ -36,6 +45,7 @@ _TEXTS = st.text(max_size=12) | st.sampled_from(
     ["Paris", "two\nlines", '"quoted"\\', "naïve 数 🐍", "<|im_end|>", "</script>", "\x00\x1b[31m\u2028", "a" * 300]
 )
 _IDS = st.lists(st.sampled_from([1, 2, 3, 7, 1000, 151_643]), min_size=1, max_size=5)
+log_probabilities = st.floats(max_value=0, width=32, allow_nan=False, allow_infinity=False)
 _SELDOM = st.sampled_from([False, False, False, True])
 _MISSING = TokenIssue(code="ids_missing", message="the server sent no completion token ids.")
 
@@ -320,3 +330,50 @@ class _Agent:
     def _joined(self, messages: Messages) -> Messages:
         """The messages of a request: of a protocol of texts, one text."""
         return ["".join(messages)] if messages and isinstance(messages[0], str) else messages
+
+
+def _filled(draw: st.DrawFn, dtype: Any, *shape: int) -> Any:
+    """An array of any content: few different rows, as those of answers to one prompt are."""
+    generator = np.random.default_rng(draw(st.integers(0, 2)))
+    if dtype is not np.float32:
+        return generator.integers(0, 200, shape).astype(dtype)
+    values = -generator.random(shape, np.float32)
+    values[:1] = np.nan
+    return values
+
+
+@st.composite
+def extras(draw: st.DrawFn, prompt: int, completion: int, rows: RowStore | None) -> dict[str, Any]:
+    """Any of the fields that are aligned to the ids. ``rows``: a store for those that are shared along prefixes."""
+    k, found = draw(st.integers(0, 3)), {}
+    wanted = draw(st.sets(st.sampled_from(["experts", "scores", "top", "chosen", "mask", "spans"])))
+    if "experts" in wanted:
+        dtype, layers = draw(st.sampled_from([np.uint8, np.uint16, np.int32])), draw(st.sampled_from([2, 2, 0]))
+        positions = draw(st.integers(0, max(0, prompt + completion - 1)))
+        experts = _filled(draw, dtype, positions, layers, 2)
+        start = max(0, prompt + completion - 1 - positions)
+        found["routed_experts"] = experts if rows is None else rows.add("routed_experts", experts, start)
+    if "scores" in wanted:
+        scores = _filled(draw, np.float32, prompt)
+        found["prompt_logprobs"] = scores if rows is None else rows.add("prompt_logprobs", scores)
+    if "top" in wanted:
+        ids, logprobs = _filled(draw, np.int32, prompt, k), _filled(draw, np.float32, prompt, k)
+        if rows is None:
+            found["prompt_top_tokens"] = TopTokens(ids, logprobs)
+        else:
+            spans = rows.add("prompt_top_ids", ids), rows.add("prompt_top_logprobs", logprobs)
+            found["prompt_top_tokens"] = TopTokenRows(*spans)
+    if "chosen" in wanted:
+        found["top_tokens"] = TopTokens(
+            _filled(draw, np.int32, completion, k), _filled(draw, np.float32, completion, k)
+        )
+    if "mask" in wanted:
+        counts = _filled(draw, np.int32, completion) % 4
+        total = int(counts.sum())
+        logprobs = draw(st.none() | st.just(_filled(draw, np.float32, total)))
+        found["sampling_mask"] = SamplingMask(_filled(draw, np.int32, total), counts, logprobs)
+    if "spans" in wanted:
+        cut = draw(st.integers(0, completion))
+        versions = [draw(_TEXTS | st.integers(-5, 5)) for _ in range(2)]
+        found["policy_spans"] = (PolicySpan(0, cut, versions[0]), PolicySpan(cut, completion, versions[1]))
+    return found

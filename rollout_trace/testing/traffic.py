@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from ._delivery import Pace
-from ._messages import ConnectionCut
+from ._messages import ConnectionCut, Response
 
 
 @dataclass(frozen=True)
@@ -124,63 +124,24 @@ class Meter:
 
 
 class Slots:
-    """Lets some requests run at the same time; the others wait, first come, first served."""
+    """Lets some requests run at the same time; the others wait for their turn."""
 
-    def __init__(self, count: int | None) -> None:
-        self._free = count
-        self._waiting: deque[threading.Event] = deque()
-        self._closed = False
-        self._guard = threading.Lock()
+    def __init__(self, count: int, closing: threading.Event) -> None:
+        self._free = threading.Semaphore(count)
+        self._closing = closing
 
-    def slot(self) -> Slot:
-        """A slot for one request."""
-        return Slot(self)
+    def place(self, response: Response) -> Response:
+        """The response, which waits for its turn."""
+        taken: list[bool] = []
 
-    def take(self) -> None:
-        """Wait for a slot. Raises ConnectionCut if the server closes meanwhile."""
-        turn = threading.Event()
-        with self._guard:
-            if self._free is None:
-                return
-            if self._free:
-                self._free -= 1
-                return
-            if not self._closed:
-                self._waiting.append(turn)
-        if not self._closed:
-            turn.wait()
-        if self._closed:
-            raise ConnectionCut
+        def enter() -> None:
+            taken.append(self._free.acquire())
+            if self._closing.is_set():
+                raise ConnectionCut
 
-    def give(self) -> None:
-        """Give a slot to the next request, or back."""
-        with self._guard:
-            if self._waiting:
-                self._waiting.popleft().set()
-            elif self._free is not None:
-                self._free += 1
+        def leave() -> None:
+            # A connection can break while its request waits.
+            if taken:
+                self._free.release()
 
-    def close(self) -> None:
-        """End all waiting."""
-        with self._guard:
-            self._closed = True
-            for turn in self._waiting:
-                turn.set()
-
-
-class Slot:
-    """The place of one request among those that run."""
-
-    def __init__(self, slots: Slots) -> None:
-        self._slots = slots
-        self._is_taken = False
-
-    def enter(self) -> None:
-        """Wait for the place."""
-        self._slots.take()
-        self._is_taken = True
-
-    def leave(self) -> None:
-        """Leave it, if it was taken: a connection can break while its request waits."""
-        if self._is_taken:
-            self._slots.give()
+        return replace(response, before=[enter, *response.before], after=[*response.after, leave])

@@ -16,10 +16,9 @@ from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
 from ._messages import ConnectionCut, RequestRecord, Response
 from .matching import Request
-from .routing import ORIGIN_HEADER
+from .routing import ORIGIN_HEADER, upstream_of
 from .scripted import ScriptedServer
 from .upstream import cut_query
-from .upstreams import upstream_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory

@@ -21,8 +21,8 @@ from rollout_trace import guard
 from rollout_trace.data.model import Completion
 from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.testing import ScriptedServer
+from rollout_trace.testing._http import LoopbackServer
 from rollout_trace.testing._messages import RequestRecord, Response, json_response
-from rollout_trace.testing._server import LoopbackServer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dataclasses import replace
 from rollout_trace.testing import LoopbackServer, Reply
 from rollout_trace.testing._api import chat_messages
 from rollout_trace.testing._messages import RequestRecord, Response
-from rollout_trace.testing._requests import Request
+from rollout_trace.testing._normal_form import Request
 from rollout_trace.testing.upstream import Forwarding
 
 LIVE = os.environ.get("ROLLOUT_TRACE_LIVE_VLLM")

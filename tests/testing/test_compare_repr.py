@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 import rollout_trace as rt
-from rollout_trace.data.model import ToolCall, ToolRun
+from rollout_trace.data.model import ToolRun
 from rollout_trace.testing import RecordedRollout
 from rollout_trace.testing.compare_repr import compare_repr
 from tests.amount import amount
@@ -43,10 +43,17 @@ def test_the_first_step_that_differs_and_its_fields() -> None:
     assert lines == [
         "Trajectory('t', name='solver', task='sum/1', completed, 2 steps, reward=1.0) == "
         "Trajectory('t', name='solver', task='sum/1', completed, 2 steps, reward=1.0)",
-        "steps[1].completion.content: 'It is 4.' and 'It is 5.'",
-        "steps[1].completion_token_ids: from position 2 on [9] of 3 and [1234567, 12] of 4",
-        "steps[1].logprobs: [-2.5, -2.5, -2.5] of 3 and None",
-        "They differ too in what is of one run alone: steps[1].id, steps[1].latency.",
+        "  steps.1.completion.content",
+        "    left      It is 4.",
+        "    right     It is 5.",
+        "                    ^",
+        "  steps.1.completion_token_ids[2:]",
+        "    left      [9]",
+        "    right     [1234567, 12]",
+        "  steps.1.logprobs",
+        "    left      [-2.5, -2.5, -2.5]",
+        "    right     (not there)",
+        "They differ too in what is of one run alone: steps.1.id and steps.1.latency.",
         "",
         "left: solver  2 steps, completed, reward 1",
         "    system    Be brief.",
@@ -77,64 +84,53 @@ def test_messages_and_settings() -> None:
     asked = list(conversation().steps[0].messages or ())
     other = changed(0, messages=[asked[0], {"role": "user", "content": "What is 2 + 3?"}], sampling={"seed": 1})
     assert lines_of("==", conversation(), other) == [
-        "steps[0].messages[1]['content']: 'What is 2 + 2?' and 'What is 2 + 3?'",
-        "steps[0].sampling: None and {'seed': 1}",
+        "  steps.0.messages.1.content",
+        "    left      What is 2 + 2?",
+        "    right     What is 2 + 3?",
+        "                          ^",
+        "  steps.0.sampling",
+        "    left      (not there)",
+        '    right     {"seed": 1}',
     ]
 
 
 def test_long_texts_are_shown_where_they_differ() -> None:
     one, two = "a" * 500 + "b" * 500, "a" * 500 + "c" * 500
-    (line,) = lines_of("==", ToolRun(name="x", result=one), ToolRun(name="x", result=two))
-    assert line.startswith(f"result: from character 471 on '{'a' * 29}bbb")
-    assert f"and '{'a' * 29}ccc" in line
+    lines = lines_of("==", ToolRun(name="x", result=one), ToolRun(name="x", result=two))
+    assert lines[0] == "  result"
+    assert lines[1].startswith(f"    left      …{'a' * 24}bbb")
+    assert f"    right     …{'a' * 24}ccc" in "".join(lines)
 
 
 def test_numbers_of_steps_and_runs() -> None:
     shorter = copy.deepcopy(conversation())
     shorter.steps = shorter.steps[:1]
-    first, second = lines_of("==", conversation(), shorter)
-    assert first == "steps: 2 and 1 items"
-    assert second.startswith("steps[1]: Step('step-1', ok")
-    assert second.endswith(" and nothing")
-    assert lines_of("==", conversation().tool_runs, []) == [
-        "length: 1 and 0 items",
-        "[0]: ToolRun('calculator', {'expression': '2 + 2'}) and nothing",
-    ]
-    assert lines_of("==", conversation().tool_runs, [ToolRun(name="search")])[:2] == [
-        "[0].tool_call_id: 'call-calculator' and None",
-        "[0].name: 'calculator' and 'search'",
-    ]
-
-
-def test_members() -> None:
-    first, second = conversation().steps
-    assert lines_of("in", first, [second]) == [
-        "  [0] Step('step-1', ok, protocol='openai.chat', model=None, prompt=6 ids, completion=3 ids)"
-    ]
-    call = ToolCall(id="1", name="search", arguments="{}")
-    assert compare_repr("in", "search", [call] * 20) == [
-        "'search' in <a list of 20 ToolCalls>",
-        *(f"  [{at}] ToolCall('search', '{{}}')" for at in range(14)),
-        "  ... and 6 more",
+    path, first, *_, last = lines_of("==", conversation(), shorter)
+    assert path == "  steps.1"
+    assert first.startswith('    left      {"id": "step-1"')
+    assert last == "    right     (not there)"
+    assert lines_of("==", conversation().tool_runs, [])[0] == "  0"
+    assert lines_of("==", conversation().tool_runs, [ToolRun(name="search")])[:3] == [
+        "  0.tool_call_id",
+        "    left      call-calculator",
+        "    right     (not there)",
     ]
 
 
 def test_other_kinds_and_what_is_equal() -> None:
     whole = conversation()
-    assert lines_of("==", whole.steps[0], 3) == [
-        "they differ: Step('step-0', ok, protocol='openai.chat', model=None, prompt=3 ids, completion=2 ids) and 3"
-    ]
-    assert lines_of("!=", whole, whole) == ["They are equal."]
+    assert lines_of("==", whole.steps[0], 3)[-1] == "    right     3"
     rollout = RecordedRollout(lambda: [whole])
     assert lines_of("==", rollout, whole)[0].startswith("A rollout equals nothing but itself: compare rollout.traj")
     nan = ToolRun(name="x", result=float("nan"))
-    assert lines_of("==", nan, ToolRun(name="x", result=float("nan"))) == ["result: nan and nan"]
+    assert lines_of("==", nan, ToolRun(name="x", result=float("nan")))[0].startswith("No difference can be named")
 
 
 @pytest.mark.parametrize("values", [(1, 2), ("a", "b"), ([1], [2]), ({}, {"a": 1}), ([], ()), (None, int)])
 def test_other_values_are_left_to_pytest(values: tuple[object, object]) -> None:
     assert compare_repr("==", *values) is None
-    assert compare_repr("<", conversation(), conversation()) is None
+    for op in ("!=", "in", "<"):
+        assert compare_repr(op, conversation(), conversation()) is None
 
 
 def test_nothing_is_imported_for_other_values() -> None:
@@ -162,8 +158,8 @@ def test_values_that_cannot_be_compared_or_shown() -> None:
 
         __hash__ = None  # type: ignore[assignment]
 
-    (line,) = lines_of("==", ToolRun(result=Bad()), ToolRun(result=1))
-    assert line == "result: <Bad whose repr raised RuntimeError> and 1"
+    lines = lines_of("==", ToolRun(result=Bad()), ToolRun(result=1))
+    assert lines == ["  result", "    left      <Bad whose repr raised RuntimeError>", "    right     1"]
 
 
 @settings(PROFILE, max_examples=amount(4, 15, 150))
@@ -193,13 +189,15 @@ def test_in_pytest(pytester: pytest.Pytester) -> None:
             assert rt.Trajectory(id="a", tool_runs=[run]) == rt.Trajectory(id="a", reward=1.0)
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-vv", "-p", "no:cacheprovider")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E       AssertionError: assert Trajectory('a', * == Trajectory('a', *",
-            "*tool_runs: 1 and 0 items",
-            "*reward: None and 1.0",
+            "E *assert Trajectory('a', * == Trajectory('a', *",
+            "*tool_runs.0",
+            "*reward",
+            "*left      (not there)",
+            "*right     1.0",
             "*agent  0 steps, completed",
             "*no call to a model was recorded",
         ]

@@ -172,5 +172,5 @@ def test_an_image_is_its_kind_and_size() -> None:
     trajectory.steps.append(step(0, [{"role": "user", "content": parts}], says("A cat.")))
     text = conversation_text([trajectory])
     assert "AAAA" not in text
-    assert "2 kB]" in text
+    assert "1.5 kB]" in text
     assert "https://example.com/cat.png" in text

@@ -122,7 +122,7 @@ def test_samples_of_one_prompt_come_in_their_order_and_once() -> None:
     found = matcher.take(request("openai.chat", TURNS))
     assert reason(found) == "used"
     assert isinstance(found, Unmatched)
-    assert found.text().startswith("call 6 was recorded 5 times, and is asked for a 6th time.")
+    assert found.text().startswith("call 6 was recorded 5 times, and is asked for once more.")
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,9 @@ def test_what_differs_is_painted() -> None:
     found = Matcher([[exchange("openai.chat", TURNS)]]).take(request("openai.chat", [*TURNS[:2], Turn("user", "x")]))
     assert isinstance(found, Unmatched)
     text = found.text(paint=painted)
-    assert set(re.findall(r"<(\w+)>", text)) == {"bold", "cyan", "red", "green"}
-    assert "^" not in text
-    # Paint is all that is added, besides the marks that stand for it.
-    plain = re.sub(r"<\w+>|</>", "", text)
-    assert plain == re.sub(r"\n +\^+$", "", found.text(), flags=re.MULTILINE)
+    assert {"bold", "cyan", "red", "green"} <= set(re.findall(r"<(\w+)>", text))
+    # Paint is all that is added.
+    assert re.sub(r"<\w+>|</>", "", text) == found.text()
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -64,9 +62,9 @@ def test_answers_of_every_kind() -> None:
     assert answered(STREAM, events) == "Sunny all day"
     assert answered(STREAM[:80], events, outcome="cut") == "Sunny (cut off)"
     assert answered(gzip.compress(STREAM), events, ("content-encoding", "gzip")) == "Sunny all day"
-    assert answered(b"abc", events, ("content-encoding", "none-such")) == "3 bytes of none-such"
+    assert answered(b"abc", events, ("content-encoding", "none-such")).startswith("(content-enc")
     assert answered(b"<html>Bad gateway</html>", status=502).startswith("status 502")
-    assert answered(b"", events, status=None, outcome="closed") == "closed by the client"
+    assert answered(b"", events, status=None, outcome="closed") == "(closed by the client)"
 
 
 def test_a_whole_dump_is_never_printed() -> None:

@@ -228,3 +228,51 @@ def test_a_script_sees_the_messages_of_any_protocol() -> None:
 def test_a_plain_chat_still_answers() -> None:
     with ScriptedServer("x") as server:
         assert chat(server, "hi") == "x"
+
+
+WEATHER: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": (
+        "/tokenize",
+        {
+            "messages": [
+                {"role": "user", "content": "Where?"},
+                {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": '{"at":"Rome"}'}}]},
+                {"role": "tool", "content": "Sunny."},
+            ]
+        },
+    ),
+    "anthropic": (
+        "/v1/messages/count_tokens",
+        {
+            "messages": [
+                {"role": "user", "content": "Where?"},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {"at": "Rome"}}],
+                },
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "Sunny."}]},
+            ]
+        },
+    ),
+    "google": (
+        "/v1beta/models/m:countTokens",
+        {
+            "contents": [
+                {"role": "user", "parts": [{"text": "Where?"}]},
+                {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {"at": "Rome"}}}]},
+                {
+                    "role": "user",
+                    "parts": [{"functionResponse": {"name": "look", "response": {"result": "Sunny."}}}],
+                },
+            ]
+        },
+    ),
+}
+
+
+def test_a_conversation_with_tools_is_one_prompt_in_every_protocol() -> None:
+    with ScriptedServer("x") as server:
+        found = {
+            name: json.loads(post(server, path, {"model": "m", **body})[1]) for name, (path, body) in WEATHER.items()
+        }
+    assert found["anthropic"]["input_tokens"] == found["google"]["totalTokens"] == found["chat"]["count"]

@@ -157,7 +157,7 @@ def test_a_method_that_was_not_recorded() -> None:
         message = json.loads(response.read())["error"]["message"]
         connection.close()
     assert message == (
-        "no recording matches GET /v1/chat/completions; the closest is 'chat_plain', which differs in: method, body"
+        "no recording matches GET /v1/chat/completions; the closest is 'chat_plain', which differs in: method and body"
     )
 
 

@@ -344,20 +344,6 @@ def test_trajectories_that_the_agent_opened_inside() -> None:
     assert str(rollout).count("ok  [stop]") == 2
 
 
-def test_names_that_a_rollout_does_not_have() -> None:
-    rollout: Any = rollout_of(conversation())
-    for name, hint in {
-        "finish_reason": "its steps have one: rollout.steps[-1].finish_reason",
-        "rewards": "its trajectory has one: rollout.trajectory.rewards",
-        "asert_called": "did you mean 'assert_called'",
-        "qqqqqqqq": "a rollout has no 'qqqqqqqq'.",
-    }.items():
-        with pytest.raises(AttributeError, match=re.escape(hint)):
-            getattr(rollout, name)
-    with pytest.raises(AttributeError):
-        rollout.text = "x"
-
-
 def test_the_test_s_own_line_is_shown(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -15,7 +15,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.process.redirect import CALL_HEADER, Redirected, redirect
 from rollout_trace.testing import Fault, Reply, RequestRecord, ScriptedServer
-from rollout_trace.testing._compress import compress_parts
+from rollout_trace.testing._delivery import compress_parts
 from rollout_trace.testing._messages import Response, cut
 from tests.wire.engines.added_chunks import Recorded, bare, events, says_something, streams
 

@@ -10,8 +10,8 @@ from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace.clients.sdks import protocol_of
+from rollout_trace.testing._http import LoopbackServer
 from rollout_trace.testing._messages import RequestRecord, Response, json_response
-from rollout_trace.testing._server import LoopbackServer
 
 # Not a parameter of openai 1.66.
 BACKGROUND = {"background": True}

@@ -12,8 +12,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.clients import detect
-from rollout_trace.testing import RequestRecord, ScriptedServer, _server
-from rollout_trace.testing._holds import Holds
+from rollout_trace.testing import RequestRecord, ScriptedServer, _http
+from rollout_trace.testing._delivery import Holds
 from rollout_trace.testing._http import HTTPServer
 from rollout_trace.testing._messages import ConnectionCut, Response, json_response
 from tests.clients.either import Kind, done, drive
@@ -228,7 +228,7 @@ def test_a_loop_that_waits_for_its_server_has_ids_at_once(kind: Kind, monkeypatc
         for _ in range(3):
             with pytest.raises(openai.APIConnectionError):
                 await chat(client)
-        monkeypatch.setattr(_server, "HTTPServer", SamePort)
+        monkeypatch.setattr(_http, "HTTPServer", SamePort)
         server.start()
         await chat(client)
 
