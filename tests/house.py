@@ -34,9 +34,9 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (4200, 16),
-    "wire": (10950, 42),
-    "file": (10150, 34),
-    "record": (7550, 25),
+    "wire": (11100, 43),
+    "file": (10350, 35),
+    "record": (7600, 25),
     "clients": (6500, 23),
     "process": (2750, 16),
     "train": (2850, 12),

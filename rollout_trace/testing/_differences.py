@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 from rollout_trace import credentials, guard
-from rollout_trace.file.plain import common_prefix
+from rollout_trace.file.difference import common_prefix
 
 Paint: TypeAlias = Callable[[str, str], str]
 """From a text and a style to the text to print. Styles: ``red`` (in differences, what was recorded), ``green`` (what is
