@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "data": (3950, 15),
     "wire": (10750, 41),
     "file": (9950, 32),
-    "record": (7450, 24),
+    "record": (8250, 26),
     "clients": (6450, 23),
     "process": (2750, 16),
     "train": (2850, 12),

@@ -268,6 +268,11 @@ class JournalFiles:
         self._files: set[JournalFile] = set()
         renew_after_fork(self, JournalFiles.renew)
 
+    @property
+    def prefix(self) -> str:
+        """Beginning of the names of its files."""
+        return f"{locking.host()}-{os.getpid()}-{self._start}-"
+
     def append(self, buffers: list[bytes], pin: Pin) -> bool:
         """Appends a record, and keeps its file until ``release(pin)``. False if it could not be written.
 
@@ -395,7 +400,7 @@ class JournalFiles:
     def _open(self) -> JournalFile:
         folder_mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
         for _ in range(_TRIES):
-            made = name = f"{locking.host()}-{os.getpid()}-{self._start}-{next(self._numbers)}{SUFFIX}"
+            made = name = f"{self.prefix}{next(self._numbers)}{SUFFIX}"
             if locking.HAS_LOCKS:
                 made += NEW_SUFFIX
             # Recovery may remove an empty folder, and a file that nobody holds, at any time: then once more.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from hashlib import blake2b
 from itertools import count
@@ -140,9 +140,9 @@ def _safely(
 class TrajectoryJournal:
     """The part of one trajectory in the journal. No method raises, save under pytest, or waits for a lock."""
 
-    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_head",
-                 "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable", "_numbers",
-                 "_pin", "_runs", "_stores", "_trajectory", "id")  # fmt: skip
+    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_has_steps",
+                 "_head", "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable",
+                 "_numbers", "_pin", "_runs", "_stores", "_trajectory", "id")  # fmt: skip
 
     def __init__(self, journal: Journal, trajectory: Trajectory) -> None:
         self._journal = journal
@@ -175,6 +175,8 @@ class TrajectoryJournal:
         self._is_done = False
         self._has_keys = False
         """Whether a request had a key of this process's clients."""
+        self._has_steps = False
+        """Whether some of its calls are written as steps, without their bytes."""
 
     @property
     def has_records(self) -> bool:
@@ -185,6 +187,16 @@ class TrajectoryJournal:
     def is_whole(self) -> bool:
         """Whether all of the completed trajectory is in the journal. Not to be asked once the journal is closed."""
         return self._is_whole and self._is_ours and self._journal.files.has(self._pin)
+
+    def has_bytes_of(self, calls: Sequence[Call]) -> bool:
+        """Whether the bytes of all these calls are in the journal, and no steps that do not come from them."""
+        return (
+            self._is_ours
+            and not (self._has_steps or self._missed)
+            and self._epoch == self._journal.files.epoch
+            and all(call.id in self._calls for call in calls)
+            and self._journal.files.has(self._pin)
+        )
 
     @property
     def paths(self) -> list[Path]:
@@ -368,6 +380,7 @@ class TrajectoryJournal:
     def _redacted_steps(self, steps: list[Step]) -> None:
         if not steps:
             return
+        self._has_steps = True
         self._fields_in_place()
         parts = in_parts(steps)
         differences = [self._bases.difference(part, kind) for kind, part in enumerate(parts, 1)]

@@ -18,7 +18,7 @@ from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.record.call import Call, end
 from rollout_trace.record.call_steps import add_attempts, recorded_steps, running_step
-from rollout_trace.record.decoder import decode, drain, held_bytes
+from rollout_trace.record.decoder import decode, drain, held_bytes, pending
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
@@ -72,6 +72,8 @@ class StepLog:
         self._reported_bytes = 0
         self._reported: set[int] = set()
         """``id`` of what was counted of reported calls: messages that are reported again with each of them."""
+        self.was_read = False
+        """Whether its steps were looked at, and may have been changed."""
         self.is_ours = True
         """False in a fork of the process that opened the log: what is recorded here would never be written."""
         renew_after_fork(self, StepLog.reset_after_fork)
@@ -104,6 +106,11 @@ class StepLog:
     def size(self) -> int:
         """Number of calls in the log."""
         return len(self._calls)
+
+    @property
+    def calls(self) -> list[Call]:
+        """Its calls, in the order in which they began."""
+        return list(self._calls)
 
     def last_step_id(self) -> str | None:
         """Id of the first step of the call that began last; of framework model calls only, if there are any."""
@@ -166,6 +173,7 @@ class StepLog:
 
     def steps(self) -> list[Step]:
         """All steps so far in start order, running calls included."""
+        self.was_read = True
         drain()
         with self._lock:
             begun = list(self._calls)
@@ -262,6 +270,13 @@ class StepLog:
         """Frees what storing further steps would need. To be called with ``completing`` held, like ``clear``."""
         if self._stores is not None:
             self._stores.finish()
+
+    def let_go(self) -> None:
+        """Drops all, undecoded: nobody can read it any more."""
+        for call in self._calls:
+            pending.discard(call)
+            call.drop_bytes()
+        self.clear()
 
     def clear(self) -> None:
         """Drops the calls and frames of a closed log: its steps have been taken, and there are none any more."""

@@ -6,7 +6,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -76,7 +76,7 @@ def trajectory_of(pieces: Pieces) -> Trajectory:
     """The trajectory. What cannot be used is left out, and is in ``pieces.damaged``."""
     final, heads = pieces.final, pieces.of(form.HEAD)
     trajectory = _fields(pieces, heads, final)
-    steps = _steps(pieces)
+    steps = steps_of(pieces)
     order: dict[str, int] = {}
     if final is not None:
         # What the final steps had beside what their bytes give: rewards, a framework's data.
@@ -127,13 +127,18 @@ def _with_runs(head: bytes, runs: list[bytes]) -> Trajectory:
     return trajectory
 
 
-def _steps(pieces: Pieces) -> list[Step]:
+def steps_of(pieces: Pieces, order: Sequence[str] = ()) -> list[Step]:
+    """The steps of its calls. What cannot be used is in ``pieces.damaged``.
+
+    ``order``: ids of the calls as they were placed, where that is known: threads may begin them in another order.
+    """
+    places = {name: at for at, name in enumerate(order)}
     log, calls = StepLog(), {}
     for name, records in pieces.calls.items():
         call = _call(records, pieces)
         if call is not None:
             calls[name] = call
-    for call in sorted(calls.values(), key=lambda one: one.began):
+    for call in sorted(calls.values(), key=lambda one: (places.get(one.id, len(places)), one.began)):
         log.add(call)
     steps: dict[str, Step] = {}
     of_calls = (one for records in pieces.calls.values() for one in records)
@@ -265,11 +270,14 @@ class DeadJournal:
         return "" if match is None else match["process"].rsplit("-", 2)[1]
 
 
-def dead_journals(folder: Path, report: RecoveryReport, stack: ExitStack) -> list[DeadJournal]:
-    """Opens and reads the journals in a folder, save those to be left alone; the stack keeps them locked."""
+def dead_journals(folder: Path, report: RecoveryReport, stack: ExitStack, of: str = "") -> list[DeadJournal]:
+    """Opens and reads the journals in a folder, save those to be left alone; the stack keeps them locked.
+
+    ``of``: only those whose names begin so.
+    """
     try:
         # By their whole names: a folder of this name may be the user's, with files that are not ours to change.
-        found = [one for one in folder.iterdir() if _NAME.fullmatch(one.name)]
+        found = [one for one in folder.iterdir() if _NAME.fullmatch(one.name) and one.name.startswith(of)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

@@ -9,13 +9,21 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from rollout_trace import guard
 from rollout_trace.data.model import Task
-from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, set_final_steps, stored_tool_runs, with_values
-from rollout_trace.record.decoder import held_bytes
+from rollout_trace.data.trajectory import (
+    TRAJECTORY_FIELDS,
+    new_trajectory,
+    set_final_steps,
+    stored_tool_runs,
+    with_values,
+)
+from rollout_trace.record.decoder import deferred, held_bytes
 
 if TYPE_CHECKING:
+    from rollout_trace.data.model import ToolRun
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.journal import TrajectoryJournal
     from rollout_trace.record.log import StepLog
@@ -260,6 +268,11 @@ class Member:
         """Roughly, the bytes that it occupies in memory."""
 
     @property
+    def id(self) -> str:
+        """The trajectory's id, as its line has it."""
+        return str(self._values["id"])
+
+    @property
     def whole_journal(self) -> TrajectoryJournal | None:
         """Its journal, where that has all of the completed trajectory."""
         return self.journal if self.journal is not None and self.journal.is_whole else None
@@ -269,11 +282,22 @@ class Member:
         if self.state is not None:
             self.state.complete(self.trajectory)
 
+    def line_without_steps(self) -> bytes:
+        """The line with the values of the close, but for its steps. Decodes nothing."""
+        # Imported on use: trajectories are opened without any file, too.
+        from rollout_trace.file.fields import tool_run_json, trajectory_json
+
+        values = {**self._values, "steps": [], "tool_runs": [], "environment": self.trajectory.environment}
+        runs = b",".join(map(tool_run_json, self._closed_runs()))
+        return b'%s,"tool_runs":[%s]}' % (trajectory_json(new_trajectory(values))[:-1], runs)
+
     def as_closed(self) -> Trajectory:
         """A copy of the completed trajectory with the values of the close. It shares the steps with the original."""
-        # Their links to steps are made only when the trajectory is completed.
-        runs = [replace(run, arguments=arguments, result=result) for run, arguments, result in self._tool_runs]
-        return with_values(self.trajectory, {**self._values, "tool_runs": runs})
+        return with_values(self.trajectory, {**self._values, "tool_runs": self._closed_runs()})
+
+    def _closed_runs(self) -> list[ToolRun]:
+        # Not when it closed: their links to steps are made only when the trajectory is completed.
+        return [replace(run, arguments=arguments, result=result) for run, arguments, result in self._tool_runs]
 
 
 def _frozen(value: Any) -> Any:
@@ -334,6 +358,16 @@ class Episode:
         """Has ``notify`` called whenever a call of it ends, perhaps by the garbage collector."""
         for log in self._logs:
             log.on_call_end = notify
+
+    def let_go(self) -> None:
+        """It is in its file: has its calls dropped with the last reference to their trajectory, through which they can
+        be read.
+        """
+        for member in self.members:
+            if member.log is not None:
+                # At once, if nobody has it. Not there: whoever lets go of it last may be the garbage collector.
+                finalize(member.trajectory, deferred.append, member.log.let_go).atexit = False
+        self.members, self._logs = [], []
 
     def abandon(self) -> None:
         """Ends its running calls; what has arrived of them is kept."""

@@ -1,4 +1,7 @@
-"""The thread of a recording: completes and writes closed trajectories, so that the agent's threads do not."""
+"""The thread of a recording: completes and writes closed trajectories, so that the agent's threads do not.
+
+Or hands them over to the recording's writer process, and does itself what that cannot.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from rollout_trace import guard
@@ -16,6 +19,7 @@ from rollout_trace._threads import POLITE_LIMIT, give_way, renew_after_fork, set
 from rollout_trace.record import process_end
 from rollout_trace.record.sink import Sink
 from rollout_trace.record.state import Episode
+from rollout_trace.record.writer_process import Answer, WriterProcess
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
@@ -27,14 +31,29 @@ class _Barrier:
     def __init__(self, *, is_end: bool = False) -> None:
         self.is_end = is_end
         self.reached = threading.Event()
+        self.waits_for: set[int] = set()
+        """Numbers of the episodes that the writer process has not answered."""
+
+
+_Item: TypeAlias = "Episode | _Barrier | Answer | None"
+_Starter: TypeAlias = Callable[[Callable[[Answer], object]], WriterProcess]
+_BY_THREAD = "This process writes from now on, by a thread; nothing is lost."
 
 
 class WriteQueue:
     """Queue and thread of one recording. The thread starts with the first trajectory, and ends with ``stop``."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, process: _Starter | None = None) -> None:
+        """``process``: starts the writer process, which gives its answers to a function; None without one."""
         self._sink = sink
+        self._process: WriterProcess | None = None
+        """The process that writes what it can; None where this process writes all."""
         self._reset()
+        if process is not None:
+            try:
+                self._process = process(self._items.put)
+            except (OSError, RuntimeError) as error:
+                guard.warn(f"{sink.name}: the writer process cannot be started ({guard.describe(error)}). {_BY_THREAD}")
         self.is_stopping = False
         """Set by ``stop``: the thread ends once everything is written."""
         self.must_wait = False
@@ -44,7 +63,10 @@ class WriteQueue:
 
     def _reset(self) -> None:
         # A SimpleQueue: its `put` may interrupt itself. The garbage collector ends calls, and closes generators.
-        self._items: queue.SimpleQueue[Episode | _Barrier | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._barriers: list[_Barrier] = []
+        """Those that are not reached yet."""
+        self._is_ended = False
         self._waiting: dict[int, Episode] = {}
         """Episodes with running calls."""
         self.backlog = 0
@@ -57,6 +79,7 @@ class WriteQueue:
     def reset_after_fork(self) -> None:
         """Empties the queue of a forked process: what was in it is the original process's to write."""
         self._reset()
+        self._process = None
         self._sink.reset()
         self.must_wait = True
 
@@ -145,7 +168,7 @@ class WriteQueue:
         """Does the thread's work on this one."""
         self._thread = threading.current_thread()
         try:
-            while not self._items.empty():
+            while not self._items.empty() or self._barriers:
                 self._do(self._items.get())
         finally:
             self._thread = None
@@ -165,12 +188,12 @@ class WriteQueue:
                 with _importing:
                     self._do(item)
                 has_imported = isinstance(item, Episode)
-            if isinstance(item, _Barrier) and item.is_end:
+            if self._is_ended:
                 return
             # Otherwise the last episode would stay in memory until the next one comes.
             del item
 
-    def _do(self, item: Episode | _Barrier | None) -> None:
+    def _do(self, item: _Item) -> None:
         if item is None:
             # Calls that have to be redacted before the journal may have them.
             if self._sink.journal is not None:
@@ -179,13 +202,32 @@ class WriteQueue:
         if isinstance(item, Episode):
             self._guarded(self._write_ended, item)
             return
-        if item.is_end:
-            waiting, self._waiting = self._waiting, {}
-            for episode in waiting.values():
-                self._guarded(episode.abandon)
-                self._guarded(self._write, episode)
-            self._guarded(self._sink.finish)
-        item.reached.set()
+        if isinstance(item, Answer):
+            self._guarded(self._answered, item)
+        else:
+            if item.is_end:
+                waiting, self._waiting = self._waiting, {}
+                for episode in waiting.values():
+                    self._guarded(episode.abandon)
+                    self._guarded(self._write, episode)
+            item.waits_for = set() if self._process is None else set(self._process.handed)
+            self._barriers.append(item)
+        self._reach()
+
+    def _reach(self) -> None:
+        """Ends the waiting for what has been answered."""
+        handed = set() if self._process is None else set(self._process.handed)
+        for barrier in list(self._barriers):
+            if barrier.waits_for & handed:
+                continue
+            self._barriers.remove(barrier)
+            if barrier.is_end and not self._is_ended:
+                self._is_ended = True
+                process, self._process = self._process, None
+                if process is not None:
+                    self._guarded(process.end)
+                self._guarded(self._sink.finish)
+            barrier.reached.set()
 
     def _write_ended(self, episode: Episode) -> None:
         """Writes an episode, or sets it aside while a call of it runs."""
@@ -204,8 +246,63 @@ class WriteQueue:
     def _write(self, episode: Episode) -> None:
         episode.is_written = True
         try:
+            if self._hand_over(episode):
+                return
             self._sink.write(episode)
+        except BaseException:
+            self._release(episode)
+            raise
+        self._release(episode)
+
+    def _hand_over(self, episode: Episode) -> bool:
+        """Gives an episode to the writer process, which answers later; False where it is to be written here."""
+        # What the file has refused is kept here, and what follows with it.
+        if self._process is None or self._sink.is_keeping:
+            return False
+        try:
+            if self._process.hand_over(episode):
+                return True
+            if self._process.is_gone:
+                # At once: what it was given closed before this one.
+                self._take_back(self._process)
+        except Exception as error:
+            guard.failed("hand_over", None, error)
+        return False
+
+    def _answered(self, answer: Answer) -> None:
+        """Does what is left to do of an episode that the writer process has written, or could not write."""
+        process = self._process
+        if process is None:
+            return
+        episode = process.answered(answer)
+        if episode is None:
+            if answer.number is None:
+                self._take_back(process)
+            return
+        try:
+            self._finish(episode, answer.results)
         finally:
+            self._release(episode)
+        # Without a name here for what is in it.
+        episode.let_go()
+
+    def _finish(self, episode: Episode, results: Iterable[int | str | None]) -> None:
+        for member, result in zip(episode.members, results, strict=True):
+            if isinstance(result, int):
+                self._guarded(self._sink.was_written, member, result)
+                continue
+            if result is not None:
+                self._guarded(guard.failed, "writer process", None, RuntimeError(result))
+            # What the file refuses is tried again here, kept and told of.
+            self._guarded(self._sink.write_one, member)
+
+    def _take_back(self, process: WriterProcess) -> None:
+        """The writer process has ended too early: writes here what it did not."""
+        self._process = None
+        code, left, ids = process.take_back()
+        guard.warn(f"{self._sink.name}: the writer process {process.pid} has ended (code {code}). {_BY_THREAD}")
+        for episode in left:
+            self._finish(episode, [0 if member.id in ids else None for member in episode.members])
             self._release(episode)
 
     def _release(self, episode: Episode) -> None:
