@@ -164,7 +164,7 @@ CHECK_SECONDS = 1.0
 SUFFIX = ".journal"
 NEW_SUFFIX = ".new"
 """Of a file that is being made: it gets its name when its process holds the lock."""
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _TRIES = 32
 
 
@@ -227,6 +227,17 @@ class JournalFile:
             return os.fstat(self.fd).st_nlink > 0
         except OSError:
             return False
+
+    def reader(self) -> int:
+        """Another descriptor, to read it. It is there also where another program has deleted the file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            return os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError:
+            return os.dup(self.fd)
 
     def delete(self) -> None:
         """Removes the file; a second call does nothing."""

@@ -199,9 +199,14 @@ class TrajectoryJournal:
         )
 
     @property
+    def files(self) -> list[form.JournalFile]:
+        """Those that have records of it."""
+        return list(self._pin.files)
+
+    @property
     def paths(self) -> list[Path]:
-        """The files that have records of it."""
-        return [file.path for file in list(self._pin.files)]
+        """Their paths."""
+        return [file.path for file in self.files]
 
     @property
     def _is_ours(self) -> bool:
@@ -346,6 +351,8 @@ class TrajectoryJournal:
         if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
             return has
         head = journal_records.head_of(call)
+        # Another thread may have decoded the call meanwhile, and dropped its bytes.
+        head["has_request"] = request is not None
         # Without keys, or the call would be written as steps: `_must_be_decoded`.
         body = request or b""
         part = None if has is not None else self._bases.difference(body)

@@ -137,6 +137,7 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
         guard.run_all("exit", process_end.watch_forked)
         # Keeps its calls until it is written.
         state.journal = log.journal = None if own.journal is None else own.journal.trajectory(trajectory)
+        log.is_followed = own.is_followed
     trajectory._recorder = state
     _opened[id(trajectory)] = (trajectory, parent)
     if when_opened:

@@ -19,6 +19,7 @@ from rollout_trace.data.tokens import Span
 from rollout_trace.record.call import Call, end
 from rollout_trace.record.call_steps import add_attempts, recorded_steps, running_step
 from rollout_trace.record.decoder import decode, drain, held_bytes, pending
+from rollout_trace.record.set_aside import restored
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
@@ -74,6 +75,10 @@ class StepLog:
         """``id`` of what was counted of reported calls: messages that are reported again with each of them."""
         self.was_read = False
         """Whether its steps were looked at, and may have been changed."""
+        self.is_followed = False
+        """Whether a writer process decodes the calls, out of the journal."""
+        self._set_aside: dict[str, Call] = {}
+        """Calls whose bytes are in the journal alone, by id."""
         self.is_ours = True
         """False in a fork of the process that opened the log: what is recorded here would never be written."""
         renew_after_fork(self, StepLog.reset_after_fork)
@@ -144,6 +149,8 @@ class StepLog:
         if not self.completing.acquire(blocking=wait):
             return False
         try:
+            if call.id in self._set_aside:
+                self.take_back()
             if call.steps is None:
                 call.request_digest = digest_of(call)
                 call.steps = recorded_steps(call, self._stores or Stores())
@@ -153,6 +160,33 @@ class StepLog:
             self.completing.release()
         give_way()
         return True
+
+    def set_aside(self, call: Call) -> bool:
+        """Drops the bytes of a finished call that the journal has and a writer process decodes.
+
+        They are read again where its steps are wanted. False, and nothing is done, where that is known to come.
+        """
+        journal = self.journal
+        if not self.is_followed or self.was_read or self.model_frames or journal is None:
+            return False
+        if not self.completing.acquire(blocking=False):
+            return False
+        try:
+            if call.steps is not None or not journal.has_bytes_of([call]):
+                return False
+            call.request_digest = digest_of(call)
+            self._set_aside[call.id] = call
+            call.drop_bytes()
+        finally:
+            self.completing.release()
+        return True
+
+    def take_back(self) -> None:
+        """Decodes the calls that were set aside."""
+        with self.completing:
+            calls, self._set_aside = self._set_aside, {}
+            for call in restored(calls, self.journal) if calls else ():
+                self.decode(call)
 
     def _count_bytes(self, call: Call) -> None:
         request = len(call.request or b"")
@@ -273,6 +307,7 @@ class StepLog:
 
     def let_go(self) -> None:
         """Drops all, undecoded: nobody can read it any more."""
+        self._set_aside = {}
         for call in self._calls:
             pending.discard(call)
             call.drop_bytes()

@@ -356,6 +356,12 @@ class recording:
         return one is not None
 
     @property
+    def is_followed(self) -> bool:
+        """Whether a writer process decodes what the journal has."""
+        queue = self._queue
+        return queue is not None and queue.has_process
+
+    @property
     def backlog(self) -> int:
         """Bytes of closed trajectories that wait to be written, roughly; 0 outside the block."""
         queue = self._queue
@@ -375,14 +381,14 @@ class recording:
         queue = self._queue
         if queue is None:
             return False
-        # The episode may be written, and let go of them, at any moment.
-        members = (episode := Episode(trajectories)).members
+        episode = Episode(trajectories)
+        # Before it is written, and let go of, which may be at once.
+        self.others.add(episode.members)
+        states = [member.state for member in episode.members if member.state is not None]
         if not queue.put(episode):
             return False
-        self.others.add(members)
-        for member in members:
-            if member.state is not None:
-                member.state.handed_to = self.name
+        for state in states:
+            state.handed_to = self.name
         return True
 
 

@@ -6,7 +6,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -141,21 +141,11 @@ def steps_of(pieces: Pieces, order: Sequence[str] = ()) -> list[Step]:
     for call in sorted(calls.values(), key=lambda one: (places.get(one.id, len(places)), one.began)):
         log.add(call)
     steps: dict[str, Step] = {}
-    of_calls = (one for records in pieces.calls.values() for one in records)
-    for record, texts in journal_records.texts_of([*of_calls, *pieces.of(form.STEPS)]):
-        if record.kind == form.STEPS:
-            for step in _decoded(record, texts, pieces):
-                steps.setdefault(step.id, step)
-            continue
-        name = str(record.head.get("call"))
-        # Not the request of an attempt that was followed by another.
-        if name in calls and record.head.get("number") == _latest(pieces.calls[name]).head.get("number"):
-            call = calls.pop(name)
-            _fill(call, texts[0], pieces.calls[name], pieces)
-            # At once: the bytes of one call are held at a time.
-            log.decode(call)
-    for call in calls.values():
-        _fill(call, None, pieces.calls[call.id], pieces)
+    for record, texts in journal_records.texts_of(pieces.of(form.STEPS)):
+        for step in _decoded(record, texts, pieces):
+            steps.setdefault(step.id, step)
+    # At once: the bytes of one call are held at a time.
+    for call in filled(calls, pieces):
         log.decode(call)
     # Each record has the rows of its own steps.
     share_rows(steps.values())
@@ -163,6 +153,20 @@ def steps_of(pieces: Pieces, order: Sequence[str] = ()) -> list[Step]:
     ended = {name for name, records in pieces.calls.items() if any(one.kind == form.CALL for one in records)}
     later = {step.call_id for step in steps.values()} - ended
     return _joined(list(steps.values()), [step for step in log.steps() if step.call_id not in later])
+
+
+def filled(calls: dict[str, Call], pieces: Pieces) -> Iterator[Call]:
+    """The calls, by id, each with its bytes: the one before is to be done with. What is missing is in its faults."""
+    waiting = dict(calls)
+    for record, texts in journal_records.texts_of(one for records in pieces.calls.values() for one in records):
+        name = str(record.head.get("call"))
+        # Not the request of an attempt that was followed by another.
+        if name in waiting and record.head.get("number") == _latest(pieces.calls[name]).head.get("number"):
+            _fill(waiting[name], texts[0], pieces.calls[name], pieces)
+            yield waiting.pop(name)
+    for name, call in waiting.items():
+        _fill(call, None, pieces.calls[name], pieces)
+        yield call
 
 
 def _joined(reported: list[Step], decoded: list[Step]) -> list[Step]:
@@ -329,6 +333,12 @@ def mapped(file: int) -> Iterator[Any]:
         except BufferError:
             # A record is referred to still, in the traceback of an exception: it goes with the last of them.
             pass
+
+
+def records_in(files: Iterable[int], ids: Collection[str], stack: ExitStack) -> list[Record]:
+    """The records of some trajectories in open journals, which the stack keeps mapped."""
+    found = (one for file in files for one in form.records(stack.enter_context(mapped(file))))
+    return [one for one in found if isinstance(one, Record) and one.head.get("trajectory") in ids]
 
 
 def _read(path: Path, data: Any, report: RecoveryReport, *, is_held: bool) -> DeadJournal | None:

@@ -44,9 +44,9 @@ from rollout_trace.record.recovered import (
     Pieces,
     RecoveryReport,
     dead_journals,
-    mapped,
     order,
     pieces_of,
+    records_in,
     trajectory_of,
 )
 
@@ -247,11 +247,9 @@ def kept_trajectories(paths: Iterable[Path], ids: Iterable[str]) -> Iterator[tup
     """
     wanted: dict[str, list[form.Record]] = {name: [] for name in ids}
     with ExitStack() as stack:
-        for path in sorted(paths, key=order):
-            file = stack.enter_context(path.open("rb", buffering=0))
-            for one in form.records(stack.enter_context(mapped(file.fileno()))):
-                if isinstance(one, form.Record) and one.head.get("trajectory") in wanted:
-                    wanted[one.head["trajectory"]].append(one)
+        files = [stack.enter_context(path.open("rb", buffering=0)).fileno() for path in sorted(paths, key=order)]
+        for one in records_in(files, wanted, stack):
+            wanted[one.head["trajectory"]].append(one)
         for name in list(wanted):
             yield name, trajectory_of(Pieces(name, wanted.pop(name)))
 

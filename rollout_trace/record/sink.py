@@ -117,10 +117,13 @@ class Sink:
         self._write(member)
 
     def was_written(self, member: Member, steps: int) -> None:
-        """Notes that the writer process has written a trajectory. ``steps``: how many it has; 0: it is not known."""
+        """Notes that the writer process has written a trajectory. ``steps``: how many it has; 0: it is not known.
+
+        The journal is not told: it may have calls of it that are to be read.
+        """
         if on_written:
             self._complete(member)
-        self._note_written(member.as_closed() if on_written else member.trajectory, member.journal)
+        self._note_written(member.as_closed() if on_written else member.trajectory, None)
         # Looked at for what it lacks: reading its steps here would decode them.
         if not steps and member.state is not None:
             guard.run_all("silence", partial(member.state.was_written, member.trajectory, self.name))

@@ -282,6 +282,20 @@ class Member:
         if self.state is not None:
             self.state.complete(self.trajectory)
 
+    def let_go(self) -> None:
+        """It is in its file: it is not needed in the journal any more, and here only while somebody has it."""
+        log = self.log
+        if log is not None:
+            # At once, if nobody has it. Not there: whoever lets go of it last may be the garbage collector.
+            last = finalize(self.trajectory, deferred.append, log.let_go)
+            last.atexit = False
+            del self.trajectory
+            if last.alive:
+                # Whoever has it may read its steps.
+                log.take_back()
+        if self.journal is not None:
+            self.journal.written()
+
     def line_without_steps(self) -> bytes:
         """The line with the values of the close, but for its steps. Decodes nothing."""
         # Imported on use: trajectories are opened without any file, too.
@@ -358,16 +372,6 @@ class Episode:
         """Has ``notify`` called whenever a call of it ends, perhaps by the garbage collector."""
         for log in self._logs:
             log.on_call_end = notify
-
-    def let_go(self) -> None:
-        """It is in its file: has its calls dropped with the last reference to their trajectory, through which they can
-        be read.
-        """
-        for member in self.members:
-            if member.log is not None:
-                # At once, if nobody has it. Not there: whoever lets go of it last may be the garbage collector.
-                finalize(member.trajectory, deferred.append, member.log.let_go).atexit = False
-        self.members, self._logs = [], []
 
     def abandon(self) -> None:
         """Ends its running calls; what has arrived of them is kept."""

@@ -102,6 +102,11 @@ class WriteQueue:
             self._wait_for_room()
         return True
 
+    @property
+    def has_process(self) -> bool:
+        """Whether a process writes what it can."""
+        return self._process is not None
+
     def wake(self) -> None:
         """Has the thread call ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
         self._items.put(None)
@@ -279,17 +284,14 @@ class WriteQueue:
             if answer.number is None:
                 self._take_back(process)
             return
-        try:
-            self._finish(episode, answer.results)
-        finally:
-            self._release(episode)
-        # Without a name here for what is in it.
-        episode.let_go()
+        self._finish(episode, answer.results)
+        self._release(episode)
 
     def _finish(self, episode: Episode, results: Iterable[int | str | None]) -> None:
         for member, result in zip(episode.members, results, strict=True):
             if isinstance(result, int):
                 self._guarded(self._sink.was_written, member, result)
+                self._guarded(member.let_go)
                 continue
             if result is not None:
                 self._guarded(guard.failed, "writer process", None, RuntimeError(result))

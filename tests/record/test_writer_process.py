@@ -20,10 +20,12 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.record import call as call_module
+from rollout_trace.record import decoder
 from rollout_trace.record.decoder import drain, pending
 from rollout_trace.record.frames import ModelFrame
+from rollout_trace.record.log import StepLog
 from rollout_trace.record.sink import Sink
-from rollout_trace.record.state import Episode, Member
+from rollout_trace.record.state import Episode, Member, log_of
 from rollout_trace.record.writer_process import WriterProcess
 from rollout_trace.testing import Reply, ScriptedServer, ToolCall
 
@@ -71,11 +73,17 @@ def rt_id(line: str) -> str:
     return line.split('"id":"', 1)[1].split('"', 1)[0]
 
 
-@pytest.mark.parametrize("seconds", [1.0, 0.0], ids=["at the end", "in flight"])
+@pytest.mark.parametrize(
+    ("seconds", "limit"),
+    [(1.0, decoder.PENDING_LIMIT), (0.0, decoder.PENDING_LIMIT), (1.0, 0)],
+    ids=["at the end", "in flight", "set aside"],
+)
 def test_lines_are_those_of_the_thread(
-    seconds: float, by_thread: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seconds: float, limit: int, by_thread: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_module, "JOURNAL_SECONDS", seconds)
+    # With 0 no bytes wait in memory: what is compared here was read in the journal again.
+    monkeypatch.setattr(decoder, "PENDING_LIMIT", limit)
     path, recorded = tmp_path / "out.jsonl", []
     with rt.recording(path, writer="process", prices=PRICES):
         for name, (script, scenario) in SCENARIOS.items():
@@ -83,7 +91,8 @@ def test_lines_are_those_of_the_thread(
                 scenario(server)
                 trajectory.reward = 0.25
             recorded.append(trajectory)
-    assert by_thread == []
+    # A call that another thread decodes while it is being written to the journal is there as steps.
+    assert set(by_thread) <= ({"threads"} if limit == 0 else set())
     assert_lines(path, recorded)
     assert all(one.steps for one in rt.read(path))
     assert not os.path.exists(f"{path}.journal")
@@ -234,6 +243,52 @@ def test_nothing_is_kept_of_what_is_written(tmp_path: Path) -> None:
         # Of the one that somebody has, the steps can be read.
         assert kept.steps[0].completion is not None
         assert not pending._sizes
+
+
+def test_bytes_that_wait_are_in_the_journal_alone(
+    by_thread: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the limit no call is decoded here, unless somebody reads its steps; then it is read in the journal."""
+    monkeypatch.setattr(decoder, "PENDING_LIMIT", 0)
+    decoded: list[int] = []
+    plain = StepLog.take_back
+    monkeypatch.setattr(StepLog, "take_back", lambda log: (decoded.append(log.size), plain(log))[1])
+    path, recorded = tmp_path / "out.jsonl", []
+    recording = rt.recording(path, writer="process")
+    with ScriptedServer("some words") as server, recording:
+        client = sdk(server)
+
+        def agent(name: str) -> None:
+            with rt.trajectory(name) as trajectory:
+                talk(client, 4)
+                log = log_of(trajectory)
+                assert log is not None
+                assert all(call.steps is None and not call.size() for call in log.calls[:-1])
+
+        agent("not kept")
+        assert recording.flush(60)
+        assert (by_thread, decoded) == ([], [])
+        with rt.trajectory("looked at") as looked:
+            talk(client, 3)
+            # Another program deletes what is read.
+            for file in Path(f"{path}.journal").iterdir():
+                file.unlink()
+            assert [len(step.messages or ()) for step in looked.steps] == [1, 3, 5]
+            assert all(step.token_issue is None for step in looked.steps)
+        recorded.append(looked)
+        process = process_of(recording)
+        os.kill(process.pid, signal.SIGSTOP)
+        with rt.trajectory("given back") as given:
+            talk(client, 3)
+        recorded.append(given)
+        os.kill(process.pid, signal.SIGKILL)
+    assert by_thread == ["looked at", "given back"]
+    (name,) = {one.name for one in rt.read(path)} - {"looked at", "given back"}
+    assert name == "not kept"
+    lines = {one.id: one for one in rt.read(path)}
+    for one in recorded:
+        assert lines[one.id] == one
+        assert all(step.token_issue is None for step in one.steps)
 
 
 def test_a_process_that_is_killed(by_thread: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
