@@ -23,7 +23,13 @@ from rollout_trace import guard
 from rollout_trace.credentials import cut_bytes
 from rollout_trace.data.model import Step, ToolRun
 from rollout_trace.data.redact import redacted_steps
-from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, environment_so_far, new_trajectory
+from rollout_trace.data.trajectory import (
+    TRAJECTORY_FIELDS,
+    Trajectory,
+    environment_so_far,
+    knows_environment,
+    new_trajectory,
+)
 from rollout_trace.file import journal as form
 from rollout_trace.file.encode import in_parts
 from rollout_trace.file.fields import tool_run_json, trajectory_json
@@ -142,7 +148,7 @@ class TrajectoryJournal:
 
     __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_has_steps",
                  "_head", "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable",
-                 "_numbers", "_pin", "_runs", "_stores", "_trajectory", "id")  # fmt: skip
+                 "_numbers", "_pin", "_runs", "_stores", "_trajectory", "has_fields", "id")  # fmt: skip
 
     def __init__(self, journal: Journal, trajectory: Trajectory) -> None:
         self._journal = journal
@@ -168,6 +174,8 @@ class TrajectoryJournal:
         """Number of tool runs that are written."""
         self._is_closed = False
         """Whether the fields that it closed with are written."""
+        self.has_fields = False
+        """Whether the journal has all fields that it closed with, but for steps and tool runs."""
         self._is_whole = False
         self._earlier: list[Step] = []
         """With redaction by rules, the steps before: they are decoded here, in storage of their own."""
@@ -286,8 +294,10 @@ class TrajectoryJournal:
     @_safely
     def closed(self, trajectory: Trajectory) -> None:
         """Writes the fields that the trajectory closed with. Reads no steps, which would decode its calls."""
+        is_whole = knows_environment(trajectory)
         # Also where it is the first record: an agent may fail before its first call.
         self._fields({"is_closed": True})
+        self.has_fields = is_whole and self._is_closed
 
     @_safely
     def completed(self, trajectory: Trajectory) -> None:

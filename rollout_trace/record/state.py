@@ -248,10 +248,12 @@ _OF_ONE = 16 * 1024
 class Member:
     """One trajectory of an episode, with its fields as they were at the close: what is set later is not written."""
 
-    __slots__ = ("_tool_runs", "_values", "journal", "log", "size", "state", "trajectory")
+    __slots__ = ("_tool_runs", "_values", "is_outermost", "journal", "log", "size", "state", "trajectory")
 
-    def __init__(self, trajectory: Trajectory) -> None:
+    def __init__(self, trajectory: Trajectory, *, is_outermost: bool) -> None:
         self.trajectory = trajectory
+        self.is_outermost = is_outermost
+        """Whether it closed just now."""
         self.state: TrajectoryState | None = state_of(trajectory)
         self.log = None if self.state is None else self.state.closed_log
         """Its calls; None where all have ended and been decoded."""
@@ -271,6 +273,17 @@ class Member:
     def id(self) -> str:
         """The trajectory's id, as its line has it."""
         return str(self._values["id"])
+
+    @property
+    def is_in_journal(self) -> bool:
+        """Whether the journal has the line as it is now, but for its steps."""
+        return (
+            self.journal is not None
+            and self.journal.has_fields
+            # One inside another one may have been changed between its close and that of the outer one.
+            and self.is_outermost
+            and not (self._tool_runs or (self.state is not None and self.state.inherited_rewards))
+        )
 
     @property
     def whole_journal(self) -> TrajectoryJournal | None:
@@ -354,7 +367,7 @@ class Episode:
     __slots__ = ("_logs", "is_queued", "is_written", "members", "size")
 
     def __init__(self, trajectories: list[Trajectory]) -> None:
-        self.members = [Member(one) for one in trajectories]
+        self.members = [Member(one, is_outermost=one is trajectories[0]) for one in trajectories]
         self._logs = [one.log for one in self.members if one.log is not None]
         self.is_queued = True
         """Whether its bytes count as queued: not while it waits for a running call."""

@@ -35,8 +35,8 @@ class _Barrier:
         """Numbers of the episodes that the writer process has not answered."""
 
 
-_Item: TypeAlias = "Episode | _Barrier | Answer | None"
-_Starter: TypeAlias = Callable[[Callable[[Answer], object]], WriterProcess]
+_Item: TypeAlias = "Episode | _Barrier | list[Answer] | None"
+_Starter: TypeAlias = Callable[[Callable[[list[Answer]], object]], WriterProcess]
 _BY_THREAD = "This process writes from now on, by a thread; nothing is lost."
 
 
@@ -52,6 +52,7 @@ class WriteQueue:
         if process is not None:
             try:
                 self._process = process(self._items.put)
+                self.start()
             except (OSError, RuntimeError) as error:
                 guard.warn(f"{sink.name}: the writer process cannot be started ({guard.describe(error)}). {_BY_THREAD}")
         self.is_stopping = False
@@ -92,8 +93,7 @@ class WriteQueue:
             if self.is_stopping:
                 return False
             self.backlog += episode.size
-            has_thread = self.start()
-            self._items.put(episode)
+            has_thread = self._hand_over(episode, wait=False) or self._queue(episode)
         if not has_thread:
             self._run_here()
         if self.must_wait:
@@ -106,6 +106,12 @@ class WriteQueue:
     def has_process(self) -> bool:
         """Whether a process writes what it can."""
         return self._process is not None
+
+    def _queue(self, episode: Episode) -> bool:
+        """Leaves an episode to the thread; False where there is none."""
+        has_thread = self.start()
+        self._items.put(episode)
+        return has_thread
 
     def wake(self) -> None:
         """Has the thread call ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
@@ -207,15 +213,18 @@ class WriteQueue:
         if isinstance(item, Episode):
             self._guarded(self._write_ended, item)
             return
-        if isinstance(item, Answer):
-            self._guarded(self._answered, item)
+        if isinstance(item, list):
+            for answer in item:
+                self._guarded(self._answered, answer)
         else:
             if item.is_end:
                 waiting, self._waiting = self._waiting, {}
                 for episode in waiting.values():
                     self._guarded(episode.abandon)
                     self._guarded(self._write, episode)
-            item.waits_for = set() if self._process is None else set(self._process.handed)
+            if self._process is not None:
+                item.waits_for = set(self._process.handed)
+                self._process.flush()
             self._barriers.append(item)
         self._reach()
 
@@ -228,7 +237,8 @@ class WriteQueue:
             self._barriers.remove(barrier)
             if barrier.is_end and not self._is_ended:
                 self._is_ended = True
-                process, self._process = self._process, None
+                with self._changed:
+                    process, self._process = self._process, None
                 if process is not None:
                     self._guarded(process.end)
                 self._guarded(self._sink.finish)
@@ -251,7 +261,7 @@ class WriteQueue:
     def _write(self, episode: Episode) -> None:
         episode.is_written = True
         try:
-            if self._hand_over(episode):
+            if self._hand_over(episode, wait=True):
                 return
             self._sink.write(episode)
         except BaseException:
@@ -259,17 +269,23 @@ class WriteQueue:
             raise
         self._release(episode)
 
-    def _hand_over(self, episode: Episode) -> bool:
-        """Gives an episode to the writer process, which answers later; False where it is to be written here."""
+    def _hand_over(self, episode: Episode, *, wait: bool) -> bool:
+        """Gives an episode to the writer process, which answers later; False where it is to be written here.
+
+        ``wait``: on the recording's thread, which may wait.
+        """
+        process = self._process
         # What the file has refused is kept here, and what follows with it.
-        if self._process is None or self._sink.is_keeping:
+        if process is None or self._sink.is_keeping or episode.is_running:
             return False
         try:
-            if self._process.hand_over(episode):
+            if process.hand_over(episode, wait=wait):
+                # It may have been answered already; to say so twice does no harm.
+                episode.is_written = True
                 return True
-            if self._process.is_gone:
+            if process.is_gone and wait:
                 # At once: what it was given closed before this one.
-                self._take_back(self._process)
+                self._take_back(process)
         except Exception as error:
             guard.failed("hand_over", None, error)
         return False
@@ -300,7 +316,9 @@ class WriteQueue:
 
     def _take_back(self, process: WriterProcess) -> None:
         """The writer process has ended too early: writes here what it did not."""
-        self._process = None
+        with self._changed:
+            # From now on it is given nothing more.
+            self._process = None
         code, left, ids = process.take_back()
         guard.warn(f"{self._sink.name}: the writer process {process.pid} has ended (code {code}). {_BY_THREAD}")
         for episode in left:

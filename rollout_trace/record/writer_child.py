@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import select
 import signal
 import sys
 import time
@@ -33,6 +34,9 @@ from rollout_trace.record.recovery import FileOutput, FolderOutput, recover_outp
 _PATIENCE = 10.0
 """Seconds that the parent's end is waited for once its pipe is closed."""
 _PAUSE = 0.01
+_TOGETHER = 0.05
+"""Seconds for which an answer waits for others, and how many are sent at once in any case."""
+_MANY = 32
 
 
 class _Followed:
@@ -91,6 +95,16 @@ class _Answers(logging.Handler):
         """Adds what was logged."""
         self.add(log=[record.levelno, record.getMessage()])
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was not sent yet."""
+        return bool(self._lines)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether it is time to send them."""
+        return len(self._lines) >= _MANY
+
     def send(self) -> bool:
         """Sends what was added; False where the parent is gone."""
         counted, before = guard.stats(), self._counted
@@ -137,6 +151,8 @@ class Child:
         if "members" in message:
             results = [self._write(one, message["refusals"]) for one in message["members"]]
             self._answers.add(episode=message["episode"], results=results, refusals=self._refusals)
+        if "flush" in message:
+            self._answers.send()
         if "end" in message:
             self.is_ended = True
             guard.run_all("write", self._writer.close)
@@ -171,11 +187,16 @@ class Child:
                 self._files[path] = _Followed(path)
             self._files[path].read_on()
             records += self._files[path].take(one["id"])
-        pieces = Pieces(one["id"], [record for record in records if record.kind in (form.CALL, form.PART, form.AMEND)])
+        pieces = Pieces(one["id"], [record for record in records if record.kind != form.STEPS])
         steps = steps_of(pieces, one["calls"])
         if pieces.damaged or pieces.calls.keys() != set(one["calls"]):
             raise ValueError(f"the journal lacks calls of trajectory {one['id']}: {pieces.damaged[:1]}")
-        trajectory = decode(one["line"].encode())
+        line = one["line"]
+        if line is None:
+            # As it closed: fields that were set later are not written.
+            closed = [bytes(record.blobs[0]) for record in pieces.of(form.HEAD) if record.head.get("is_closed")]
+            line = closed[-1].decode()
+        trajectory = decode(line.encode())
         trajectory.steps = steps
         lifecycle.complete_fields(trajectory)
         if self._prices is not None:
@@ -219,7 +240,12 @@ def main() -> None:
     gc.freeze()
     child: Child | None = None
     rest = b""
-    while chunk := os.read(0, 1 << 18):
+    while True:
+        # Answers are sent together: each time, its parent's interpreter is taken from the agents.
+        if answers.is_waiting and not select.select([0], [], [], 0 if answers.are_many else _TOGETHER)[0]:
+            answers.send()
+        if not (chunk := os.read(0, 1 << 18)):
+            break
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             message = loads(line)
@@ -228,9 +254,9 @@ def main() -> None:
                 child = Child(message, answers)
             else:
                 child.do(message)
-        answers.send()
         if child is not None:
             child.let_go()
+    answers.send()
     if child is not None and not child.is_ended:
         guard.logger.removeHandler(answers)
         guard.logger.addHandler(logging.StreamHandler(sys.stderr))

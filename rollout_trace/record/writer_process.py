@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -47,18 +48,20 @@ class Answer(NamedTuple):
 
 
 class WriterProcess:
-    """The process that writes for one recording. To be called by the recording's thread alone.
+    """The process that writes for one recording. Any thread may hand over; the rest is for the recording's.
 
     Args:
         settings: what ``settings_of`` returned.
         prices: as for ``rt.recording``.
-        tell: is called with each answer, by a thread of its own.
+        tell: is called with answers, by a thread of its own.
 
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, settings: dict[str, Any], prices: PriceTable | None, tell: Callable[[Answer], object]) -> None:
+    def __init__(
+        self, settings: dict[str, Any], prices: PriceTable | None, tell: Callable[[list[Answer]], object]
+    ) -> None:
         self._prices = prices
         self._target, self._is_folder = settings["target"], settings["is_folder"]
         self._tell = tell
@@ -69,6 +72,8 @@ class WriterProcess:
         self.is_gone = False
         """Whether it takes nothing any more."""
         self._numbers = count()
+        # Held while something is sent, of which the garbage collector may want to send more: then it is not waited for.
+        self._lock = threading.Lock()
         self._keys: tuple[str, ...] = ()
         # Under pytest failures of the recorder are raised: in the parent, which gets them as an answer.
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
@@ -83,6 +88,8 @@ class WriterProcess:
             env=environment,
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         renew_after_fork(self, WriterProcess.forget)
         self._listener = threading.Thread(target=self._listen, name="rollout_trace answers", daemon=True)
         self._listener.start()
@@ -93,20 +100,26 @@ class WriterProcess:
         """Its number."""
         return self._process.pid
 
-    def hand_over(self, episode: Episode) -> bool:
-        """Gives it a closed episode to write; False where it cannot: this process writes it then."""
-        if self.is_gone or not all(map(_is_in_journal, episode.members)):
+    def hand_over(self, episode: Episode, *, wait: bool = True) -> bool:
+        """Gives it a closed episode to write; False where it cannot: this process writes it then.
+
+        Without ``wait`` it takes no time: False where something would have to be collected, or to be waited for.
+        """
+        members = episode.members
+        if self.is_gone or not (wait or (len(members) == 1 and members[0].is_in_journal)):
+            return False
+        if not all(map(_has_bytes, members)):
             return False
         if self._prices is not None:
             # Whoever reads the steps here gets their costs too.
             for member in episode.members:
                 if member.state is not None:
                     member.state.add_completion(self._prices.apply)
-        members = list(map(_message, episode.members))
         number = next(self._numbers)
+        message = {"episode": number, "refusals": self.refusals, "members": list(map(_message, members))}
         # Before it is sent: the answer may be there first.
         self.handed[number] = episode
-        if self._send({"episode": number, "refusals": self.refusals, "members": members}):
+        if self._send(message, wait=wait):
             return True
         del self.handed[number]
         return False
@@ -115,6 +128,10 @@ class WriterProcess:
         """Takes an answer; returns the episode that it is about."""
         self.refusals = answer.refusals
         return None if answer.number is None else self.handed.pop(answer.number, None)
+
+    def flush(self) -> None:
+        """Has it answer at once."""
+        self._send({"flush": True})
 
     def end(self) -> None:
         """Has it close its file, and waits until it has ended. To be called when it has answered everything."""
@@ -163,33 +180,55 @@ class WriterProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def _send(self, message: dict[str, Any]) -> bool:
-        keys = credentials.all_keys()
-        if keys != self._keys:
-            self._keys = keys
-            message = {"keys": list(keys), **message}
-        data = memoryview(dumps(message) + b"\n")
-        pipe = self._process.stdin
+    def _send(self, message: dict[str, Any], *, wait: bool = True) -> bool:
+        if not self._lock.acquire(blocking=wait):
+            return False
         try:
-            while data and pipe is not None:
-                data = data[pipe.write(data) :]
+            keys = credentials.all_keys()
+            if keys != self._keys:
+                message = {"keys": list(keys), **message}
+            data = dumps(message) + b"\n"
+            # A shorter one is written whole, or not at all.
+            if not wait and len(data) > select.PIPE_BUF:
+                return False
+            is_sent = self._write(data, wait=wait)
+            self._keys = keys if is_sent else self._keys
+            return is_sent
+        finally:
+            self._lock.release()
+
+    def _write(self, data: bytes, *, wait: bool) -> bool:
+        rest, pipe = memoryview(data), self._process.stdin
+        try:
+            while rest and pipe is not None:
+                written = pipe.write(rest)
+                if written is not None:
+                    rest = rest[written:]
+                elif not wait:
+                    return False
+                else:
+                    select.select([], [pipe], [])
         except (OSError, ValueError):
             self.is_gone = True
             return False
         return True
 
     def _listen(self) -> None:
-        pipe = self._process.stdout
-        for line in pipe or ():
-            guard.run_all("write", partial(self._heard, line))
+        pipe, rest = self._process.stdout, b""
+        while pipe is not None and (chunk := pipe.read(1 << 16)):
+            *lines, rest = (rest + chunk).split(b"\n")
+            answers: list[Answer] = []
+            guard.run_all("write", *(partial(self._heard, line, answers) for line in lines))
+            if answers:
+                self._tell(answers)
         if pipe is not None:
             pipe.close()
-        self._tell(Answer(None))
+        self._tell([Answer(None)])
 
-    def _heard(self, line: bytes) -> None:
+    def _heard(self, line: bytes, answers: list[Answer]) -> None:
         message = loads(line)
         if "results" in message:
-            self._tell(Answer(message["episode"], message["results"], message["refusals"]))
+            answers.append(Answer(message["episode"], message["results"], message["refusals"]))
         elif "stats" in message:
             for name, by in message["stats"].items():
                 guard.count(name, by)
@@ -220,8 +259,8 @@ def settings_of(
     }
 
 
-def _is_in_journal(member: Member) -> bool:
-    """Whether the line can be made of the bytes in the journal and the fields of the trajectory."""
+def _has_bytes(member: Member) -> bool:
+    """Whether the steps can be made of the bytes in the journal."""
     state, log, journal = member.state, member.log, member.journal
     return (
         state is not None
@@ -241,5 +280,6 @@ def _message(member: Member) -> dict[str, Any]:
         "id": member.journal.id,
         "calls": [call.id for call in member.log.calls],
         "files": [str(path) for path in member.journal.paths],
-        "line": member.line_without_steps().decode(),
+        # Else it is in the journal too.
+        "line": None if member.is_in_journal else member.line_without_steps().decode(),
     }

@@ -90,6 +90,8 @@ def test_lines_are_those_of_the_thread(
             with ScriptedServer(script) as server, rt.trajectory(name, task="t", metadata={"k": [1]}) as trajectory:
                 scenario(server)
                 trajectory.reward = 0.25
+                # Read now: it has the packages that are imported by then.
+                assert trajectory.environment
             recorded.append(trajectory)
     # A call that another thread decodes while it is being written to the journal is there as steps.
     assert set(by_thread) <= ({"threads"} if limit == 0 else set())
@@ -318,9 +320,10 @@ def test_lines_that_a_killed_process_has_written_are_not_doubled(
 ) -> None:
     handed, hand_over = threading.Semaphore(0), WriterProcess.hand_over
 
-    def told(process: WriterProcess, episode: Episode) -> bool:
-        is_handed = hand_over(process, episode)
-        handed.release()
+    def told(process: WriterProcess, episode: Episode, *, wait: bool) -> bool:
+        is_handed = hand_over(process, episode, wait=wait)
+        if is_handed:
+            handed.release()
         return is_handed
 
     path = tmp_path / "out.jsonl"
