@@ -19,13 +19,13 @@ from rollout_trace.data.tokens import Span
 from rollout_trace.record.call import Call, end
 from rollout_trace.record.call_steps import add_attempts, recorded_steps, running_step
 from rollout_trace.record.decoder import decode, drain, held_bytes, pending
-from rollout_trace.record.set_aside import restored
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rollout_trace.file.journal import JournalFile
     from rollout_trace.record.journal import TrajectoryJournal
     from rollout_trace.wire.turn_index import Found, TurnIndex
 
@@ -79,6 +79,8 @@ class StepLog:
         """Whether a writer process decodes the calls, out of the journal."""
         self._set_aside: dict[str, Call] = {}
         """Calls whose bytes are in the journal alone, by id."""
+        self._files: dict[JournalFile, None] = {}
+        """The files that have them, which can be read as long as they are referred to."""
         self.is_ours = True
         """False in a fork of the process that opened the log: what is recorded here would never be written."""
         renew_after_fork(self, StepLog.reset_after_fork)
@@ -176,6 +178,7 @@ class StepLog:
                 return False
             call.request_digest = digest_of(call)
             self._set_aside[call.id] = call
+            self._files.update(dict.fromkeys(journal.files))
             call.drop_bytes()
         finally:
             self.completing.release()
@@ -183,9 +186,14 @@ class StepLog:
 
     def take_back(self) -> None:
         """Decodes the calls that were set aside."""
+        if not self._set_aside:
+            return
+        # Imported on use: few programs need it.
+        from rollout_trace.record.set_aside import restored
+
         with self.completing:
-            calls, self._set_aside = self._set_aside, {}
-            for call in restored(calls, self.journal) if calls else ():
+            (calls, self._set_aside), (files, self._files) = (self._set_aside, {}), (self._files, {})
+            for call in restored(calls, files, self.journal):
                 self.decode(call)
 
     def _count_bytes(self, call: Call) -> None:
@@ -307,7 +315,7 @@ class StepLog:
 
     def let_go(self) -> None:
         """Drops all, undecoded: nobody can read it any more."""
-        self._set_aside = {}
+        self._set_aside, self._files = {}, {}
         for call in self._calls:
             pending.discard(call)
             call.drop_bytes()

@@ -209,7 +209,7 @@ class recording:
                 self._queue.start()
         return writer
 
-    def _process(self) -> Callable[[Callable[[Answer], object]], WriterProcess] | None:
+    def _process(self) -> Callable[[Callable[[list[Answer]], object]], WriterProcess] | None:
         """Starts the writer process; None where there is none, or nothing to leave to it."""
         target = self._target
         if not (self._has_process and self.journal is not None and isinstance(target, (str, os.PathLike))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from rollout_trace.record.journal import TrajectoryJournal
 
 
-def restored(calls: dict[str, Call], journal: TrajectoryJournal | None) -> Iterator[Call]:
-    """The calls, by id, each with its bytes again: the one before is to be done with. None is left out."""
+def restored(
+    calls: dict[str, Call], files: Iterable[form.JournalFile], journal: TrajectoryJournal | None
+) -> Iterator[Call]:
+    """The calls, by id, each with its bytes again: the one before is to be done with. None is left out.
+
+    ``files``: those that have them.
+    """
     missing = dict(calls)
     try:
-        for call in () if journal is None else _read(calls, journal):
+        for call in () if journal is None else _read(calls, files, journal.id):
             del missing[call.id]
             call.held = sum(map(len, call.chunks))
             yield call
@@ -31,17 +36,17 @@ def restored(calls: dict[str, Call], journal: TrajectoryJournal | None) -> Itera
         yield call
 
 
-def _read(calls: dict[str, Call], journal: TrajectoryJournal) -> Iterator[Call]:
+def _read(calls: dict[str, Call], files: Iterable[form.JournalFile], name: str) -> Iterator[Call]:
     # Imported on use: few programs need it.
     from rollout_trace.record.recovered import Pieces, filled, records_in
 
-    files: list[int] = []
+    opened: list[int] = []
     with ExitStack() as stack:
-        for file in journal.files:
-            files.append(file.reader())
-            stack.callback(os.close, files[-1])
-        records = records_in(files, {journal.id}, stack)
-        pieces = Pieces(journal.id, [one for one in records if one.kind in (form.CALL, form.PART)])
+        for file in files:
+            opened.append(file.reader())
+            stack.callback(os.close, opened[-1])
+        records = records_in(opened, {name}, stack)
+        pieces = Pieces(name, [one for one in records if one.kind in (form.CALL, form.PART)])
         del records
         yield from filled({name: call for name, call in calls.items() if name in pieces.calls}, pieces)
         # They are views of the files.

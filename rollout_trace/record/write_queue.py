@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from rollout_trace import guard
@@ -19,7 +19,9 @@ from rollout_trace._threads import POLITE_LIMIT, give_way, renew_after_fork, set
 from rollout_trace.record import process_end
 from rollout_trace.record.sink import Sink
 from rollout_trace.record.state import Episode
-from rollout_trace.record.writer_process import Answer, WriterProcess
+
+if TYPE_CHECKING:
+    from rollout_trace.record.writer_process import Answer, WriterProcess
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
@@ -36,7 +38,7 @@ class _Barrier:
 
 
 _Item: TypeAlias = "Episode | _Barrier | list[Answer] | None"
-_Starter: TypeAlias = Callable[[Callable[[list[Answer]], object]], WriterProcess]
+_Starter: TypeAlias = "Callable[[Callable[[list[Answer]], object]], WriterProcess]"
 _BY_THREAD = "This process writes from now on, by a thread; nothing is lost."
 
 

@@ -7,6 +7,7 @@ that did not close its recording, what the journal still has is written then, as
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import select
@@ -251,7 +252,7 @@ def main() -> None:
             message = loads(line)
             credentials.remember(*message.pop("keys", ()))
             if child is None:
-                child = Child(message, answers)
+                child = Child(json.loads(message["settings"]), answers)
             else:
                 child.do(message)
         if child is not None:

@@ -93,7 +93,8 @@ class WriterProcess:
         renew_after_fork(self, WriterProcess.forget)
         self._listener = threading.Thread(target=self._listen, name="rollout_trace answers", daemon=True)
         self._listener.start()
-        self._send(settings)
+        # By a JSON that has all numbers.
+        self._send({"settings": json.dumps(settings, default=float)})
 
     @property
     def pid(self) -> int:

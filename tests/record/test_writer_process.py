@@ -185,7 +185,10 @@ def test_what_the_process_says_is_logged_and_counted_here(tmp_path: Path, caplog
 
 def test_shards(by_thread: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "shards"
-    with ScriptedServer("ok") as server, rt.recording(f"{folder}/", writer="process", compression="gz", shard_bytes=1):
+    with (
+        ScriptedServer("ok") as server,
+        rt.recording(f"{folder}/", writer="process", compression="gz", shard_bytes=1, shard_seconds=float("inf")),
+    ):
         recorded = []
         for number in range(3):
             with rt.trajectory(f"{number}") as trajectory:
@@ -254,7 +257,12 @@ def test_bytes_that_wait_are_in_the_journal_alone(
     monkeypatch.setattr(decoder, "PENDING_LIMIT", 0)
     decoded: list[int] = []
     plain = StepLog.take_back
-    monkeypatch.setattr(StepLog, "take_back", lambda log: (decoded.append(log.size), plain(log))[1])
+
+    def take_back(log: StepLog) -> None:
+        decoded.append(log.size)
+        plain(log)
+
+    monkeypatch.setattr(StepLog, "take_back", take_back)
     path, recorded = tmp_path / "out.jsonl", []
     recording = rt.recording(path, writer="process")
     with ScriptedServer("some words") as server, recording:
@@ -272,9 +280,11 @@ def test_bytes_that_wait_are_in_the_journal_alone(
         assert (by_thread, decoded) == ([], [])
         with rt.trajectory("looked at") as looked:
             talk(client, 3)
-            # Another program deletes what is read.
+            # Another program deletes what is read, and that is noticed.
             for file in Path(f"{path}.journal").iterdir():
                 file.unlink()
+            recording.journal.files.epoch += 1  # type: ignore[union-attr]
+            looked.reward = 1.0
             assert [len(step.messages or ()) for step in looked.steps] == [1, 3, 5]
             assert all(step.token_issue is None for step in looked.steps)
         recorded.append(looked)
