@@ -137,7 +137,11 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
         guard.run_all("exit", process_end.watch_forked)
         # Keeps its calls until it is written.
         state.journal = log.journal = None if own.journal is None else own.journal.trajectory(trajectory)
-        log.is_followed = own.is_followed
+        if state.journal is not None and own.is_followed:
+            # Imported on use: few programs need it.
+            from rollout_trace.record.set_aside import restored
+
+            log.restore = partial(restored, state.journal.id)
     trajectory._recorder = state
     _opened[id(trajectory)] = (trajectory, parent)
     if when_opened:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace._threads import give_way, renew_after_fork
@@ -23,7 +23,7 @@ from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rollout_trace.file.journal import JournalFile
     from rollout_trace.record.journal import TrajectoryJournal
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _ended = attrgetter("ended")
 _DIGITS = 6
 """Characters of a token id in an answer, with its comma."""
+
+
+Restore: TypeAlias = "Callable[[dict[str, Call], Iterable[JournalFile]], Iterator[Call]]"
+"""The calls, by id, each with its bytes again, one after the other."""
 
 
 class StepLog:
@@ -75,8 +79,8 @@ class StepLog:
         """``id`` of what was counted of reported calls: messages that are reported again with each of them."""
         self.was_read = False
         """Whether its steps were looked at, and may have been changed."""
-        self.is_followed = False
-        """Whether a writer process decodes the calls, out of the journal."""
+        self.restore: Restore | None = None
+        """Reads calls in the journal again; None where no writer process decodes them out of it."""
         self._set_aside: dict[str, Call] = {}
         """Calls whose bytes are in the journal alone, by id."""
         self._files: dict[JournalFile, None] = {}
@@ -169,7 +173,7 @@ class StepLog:
         They are read again where its steps are wanted. False, and nothing is done, where that is known to come.
         """
         journal = self.journal
-        if not self.is_followed or self.was_read or self.model_frames or journal is None:
+        if self.restore is None or self.was_read or self.model_frames or journal is None:
             return False
         if not self.completing.acquire(blocking=False):
             return False
@@ -186,14 +190,9 @@ class StepLog:
 
     def take_back(self) -> None:
         """Decodes the calls that were set aside."""
-        if not self._set_aside:
-            return
-        # Imported on use: few programs need it.
-        from rollout_trace.record.set_aside import restored
-
         with self.completing:
             (calls, self._set_aside), (files, self._files) = (self._set_aside, {}), (self._files, {})
-            for call in restored(calls, files, self.journal):
+            for call in self.restore(calls, files) if calls and self.restore is not None else ():
                 self.decode(call)
 
     def _count_bytes(self, call: Call) -> None:

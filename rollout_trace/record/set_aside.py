@@ -12,19 +12,19 @@ from rollout_trace.file import journal as form
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
-    from rollout_trace.record.journal import TrajectoryJournal
 
 
-def restored(
-    calls: dict[str, Call], files: Iterable[form.JournalFile], journal: TrajectoryJournal | None
-) -> Iterator[Call]:
+def restored(trajectory: str, calls: dict[str, Call], files: Iterable[form.JournalFile]) -> Iterator[Call]:
     """The calls, by id, each with its bytes again: the one before is to be done with. None is left out.
 
-    ``files``: those that have them.
+    Args:
+        trajectory: its id in the journal.
+        calls: its calls.
+        files: the files that have their bytes.
     """
     missing = dict(calls)
     try:
-        for call in () if journal is None else _read(calls, files, journal.id):
+        for call in _read(trajectory, calls, files):
             del missing[call.id]
             call.held = sum(map(len, call.chunks))
             yield call
@@ -36,7 +36,7 @@ def restored(
         yield call
 
 
-def _read(calls: dict[str, Call], files: Iterable[form.JournalFile], name: str) -> Iterator[Call]:
+def _read(name: str, calls: dict[str, Call], files: Iterable[form.JournalFile]) -> Iterator[Call]:
     # Imported on use: few programs need it.
     from rollout_trace.record.recovered import Pieces, filled, records_in
 
