@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -106,20 +107,21 @@ class _Answers(logging.Handler):
         """Whether it is time to send them."""
         return len(self._lines) >= _MANY
 
-    def send(self) -> bool:
-        """Sends what was added; False where the parent is gone."""
+    def stop(self) -> None:
+        """Closes the pipe."""
+        os.close(self._file)
+
+    def send(self) -> None:
+        """Sends what was added, if the parent is there."""
         counted, before = guard.stats(), self._counted
         more = {one.name: getattr(counted, one.name) - getattr(before, one.name) for one in fields(counted)}
         if any(more.values()):
             self.add(stats={name: by for name, by in more.items() if by})
             self._counted = counted
         data, self._lines = memoryview(b"".join(self._lines)), []
-        try:
+        with suppress(OSError):
             while data:
                 data = data[os.write(self._file, data) :]
-        except OSError:
-            return False
-        return True
 
 
 class Child:
@@ -261,4 +263,6 @@ def main() -> None:
     if child is not None and not child.is_ended:
         guard.logger.removeHandler(answers)
         guard.logger.addHandler(logging.StreamHandler(sys.stderr))
+        # A parent that lives sees that nothing comes any more.
+        answers.stop()
         child.end_for_parent()

@@ -7,6 +7,7 @@ get to, the recording's thread writes as it would have without it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -14,8 +15,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 # Without `site`, which runs what users and `rollout-trace run` have Python do at its start.
 _COMMAND = ("-I", "-S", "-c", "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
             "from rollout_trace.record.writer_child import main; main()")  # fmt: skip
-_GRACE = 10.0
-"""Seconds that a process has to end which answers no more."""
+_GRACE = 1.0
+"""Seconds that a process has to end which answers no more, and writes no more."""
 
 
 class Answer(NamedTuple):
@@ -79,6 +80,8 @@ class WriterProcess:
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         package = str(Path(__file__).absolute().parents[2])
         path = json.dumps([package, *(os.path.abspath(one) for one in sys.path if one)])
+        if getattr(sys, "frozen", False):
+            raise OSError(errno.ENOEXEC, "a frozen program is no interpreter")
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [sys.executable, *_COMMAND, path],
@@ -111,19 +114,19 @@ class WriterProcess:
             return False
         if not all(map(_has_bytes, members)):
             return False
-        if self._prices is not None:
-            # Whoever reads the steps here gets their costs too.
-            for member in episode.members:
-                if member.state is not None:
-                    member.state.add_completion(self._prices.apply)
         number = next(self._numbers)
         message = {"episode": number, "refusals": self.refusals, "members": list(map(_message, members))}
         # Before it is sent: the answer may be there first.
         self.handed[number] = episode
-        if self._send(message, wait=wait):
-            return True
-        del self.handed[number]
-        return False
+        states = [member.state for member in members]
+        if not self._send(message, wait=wait):
+            del self.handed[number]
+            return False
+        for state in states:
+            if self._prices is not None and state is not None:
+                # Whoever reads the steps here gets their costs too.
+                state.add_completion(self._prices.apply)
+        return True
 
     def answered(self, answer: Answer) -> Episode | None:
         """Takes an answer; returns the episode that it is about."""
@@ -140,6 +143,8 @@ class WriterProcess:
         self._close()
         self._listener.join()
         self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def take_back(self) -> tuple[int, list[Episode], set[str]]:
         """It has ended too early: its exit code, what it has not answered, and the ids of what it has written of that.
@@ -148,6 +153,8 @@ class WriterProcess:
         """
         self.is_gone = True
         self._close()
+        if self._process.stdout is not None:
+            guard.run_all("write", self._process.stdout.close)
         try:
             code = self._process.wait(_GRACE)
         except subprocess.TimeoutExpired:
@@ -179,7 +186,8 @@ class WriterProcess:
 
     def _close(self) -> None:
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(OSError):
+                self._process.stdin.close()
 
     def _send(self, message: dict[str, Any], *, wait: bool = True) -> bool:
         if not self._lock.acquire(blocking=wait):
@@ -216,14 +224,15 @@ class WriterProcess:
 
     def _listen(self) -> None:
         pipe, rest = self._process.stdout, b""
-        while pipe is not None and (chunk := pipe.read(1 << 16)):
-            *lines, rest = (rest + chunk).split(b"\n")
-            answers: list[Answer] = []
-            guard.run_all("write", *(partial(self._heard, line, answers) for line in lines))
-            if answers:
-                self._tell(answers)
-        if pipe is not None:
-            pipe.close()
+        # A program may close all its descriptors.
+        with suppress(OSError, ValueError):
+            while pipe is not None and (chunk := pipe.read(1 << 16)):
+                *lines, rest = (rest + chunk).split(b"\n")
+                answers: list[Answer] = []
+                for line in lines:
+                    self._heard(line, answers)
+                if answers:
+                    self._tell(answers)
         self._tell([Answer(None)])
 
     def _heard(self, line: bytes, answers: list[Answer]) -> None:

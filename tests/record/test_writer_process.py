@@ -392,6 +392,22 @@ def test_a_process_that_cannot_be_started(
     assert "cannot be started (FileNotFoundError" in told
 
 
+def test_a_program_that_closes_the_pipes(by_thread: list[str], tmp_path: Path) -> None:
+    path, recorded = tmp_path / "out.jsonl", []
+    recording = rt.recording(path, writer="process")
+    with ScriptedServer("ok") as server, recording:
+        client, process = sdk(server), process_of(recording)._process
+        for number in range(3):
+            with rt.trajectory(f"{number}") as trajectory:
+                ask(client)
+            recorded.append(trajectory)
+            if not number:
+                with open(os.devnull, "r+b") as nothing:
+                    # As closing it does, but that nobody else gets its number.
+                    os.dup2(nothing.fileno(), process.stdin.fileno())
+    assert_lines(path, recorded)
+
+
 def test_a_journal_that_is_deleted_meanwhile(by_thread: list[str], tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     recording = rt.recording(path, writer="process")
