@@ -299,6 +299,8 @@ class Member:
         """It is in its file: it is not needed in the journal any more, and here only while somebody has it."""
         log = self.log
         if log is not None:
+            # It would keep the episode, and with it all of them.
+            log.on_call_end = None
             # At once, if nobody has it. Not there: whoever lets go of it last may be the garbage collector.
             last = finalize(self.trajectory, deferred.append, log.let_go)
             last.atexit = False
