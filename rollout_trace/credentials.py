@@ -244,6 +244,12 @@ def found_in(data: bytes) -> bool:
     return any(key in data for key in _bytes)
 
 
+def all_keys() -> tuple[str, ...]:
+    """The keys that are known, oldest first: for a process of its own that writes for this one."""
+    with _lock:
+        return tuple(_keys)
+
+
 def any_known() -> bool:
     """Returns whether any key is known."""
     return bool(_texts)

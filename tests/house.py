@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "data": (4200, 16),
     "wire": (11100, 43),
     "file": (10350, 35),
-    "record": (7600, 25),
+    "record": (8600, 28),
     "clients": (6500, 23),
     "process": (2750, 16),
     "train": (2850, 12),

@@ -148,6 +148,11 @@ _UPSTREAM: Final = ("cost_details", "upstream_inference_cost")
 """OpenRouter's, from ``Usage.extra``: with one's own key ``cost`` is its fee, the provider's price comes to it."""
 
 
+def prices_by_pattern(table: PriceTable) -> dict[str, Price]:
+    """The prices of a table, as it was made."""
+    return dict(table._prices)
+
+
 def provider_cost(step: Step) -> Cost | None:
     """The cost in the provider's answer, from the places of ``COSTS``."""
     if step.status == "cached":

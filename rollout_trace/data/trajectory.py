@@ -374,6 +374,12 @@ def environment_so_far(trajectory: Trajectory) -> dict[str, Any] | None:
     return known
 
 
+def knows_environment(trajectory: Trajectory) -> bool:
+    """Whether ``environment_so_far`` is all of it."""
+    make = (trajectory._later or {}).get("environment")
+    return make is None or bool(make.is_known)
+
+
 def new_trajectory(values: dict[str, Any]) -> Trajectory:
     """A trajectory with these fields, unchecked. For the recorder, and the reader: old files may hold values that are
     refused today."""

@@ -167,7 +167,7 @@ CHECK_SECONDS = 1.0
 SUFFIX = ".journal"
 NEW_SUFFIX = ".new"
 """Of a file that is being made: it gets its name when its process holds the lock."""
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _TRIES = 32
 
 
@@ -231,6 +231,17 @@ class JournalFile:
         except OSError:
             return False
 
+    def reader(self) -> int:
+        """Another descriptor, to read it. It is there also where another program has deleted the file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            return os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError:
+            return os.dup(self.fd)
+
     def delete(self) -> None:
         """Removes the file; a second call does nothing."""
         try:
@@ -270,6 +281,11 @@ class JournalFiles:
         self._start = os.urandom(4).hex()
         self._files: set[JournalFile] = set()
         renew_after_fork(self, JournalFiles.renew)
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of the names of its files."""
+        return f"{locking.host()}-{os.getpid()}-{self._start}-"
 
     def append(self, buffers: list[bytes], pin: Pin) -> bool:
         """Appends a record, and keeps its file until ``release(pin)``. False if it could not be written.
@@ -398,7 +414,7 @@ class JournalFiles:
     def _open(self) -> JournalFile:
         folder_mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
         for _ in range(_TRIES):
-            made = name = f"{locking.host()}-{os.getpid()}-{self._start}-{next(self._numbers)}{SUFFIX}"
+            made = name = f"{self.prefix}{next(self._numbers)}{SUFFIX}"
             if locking.HAS_LOCKS:
                 made += NEW_SUFFIX
             # Recovery may remove an empty folder, and a file that nobody holds, at any time: then once more.

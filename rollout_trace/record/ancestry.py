@@ -17,7 +17,7 @@ from rollout_trace import guard
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.record.state import Episode
+    from rollout_trace.record.state import Member
 
 OUTPUT = "ROLLOUT_TRACE_OUTPUT"
 """Variable: absolute path of the file that a child process appends its trajectories to."""
@@ -135,15 +135,15 @@ class OtherProcesses:
         if self._output is not None and ancestor() is not None and not os.path.isdir(self._output):
             self._size = os.path.getsize(self._output) if os.path.exists(self._output) else 0
 
-    def add(self, episode: Episode) -> None:
-        """Takes closed trajectories that are to be written."""
+    def add(self, members: list[Member]) -> None:
+        """Takes the closed trajectories of an episode, the outermost one first."""
         # On use, here and below: a process that is started may never make a call.
         from rollout_trace.data.episodes import episode_of
 
-        outermost = episode.members[0].trajectory
+        outermost = members[0].trajectory
         if self._size is not None and outermost.parent_id is not None:
             self._around.add(episode_of(outermost))
-        for member in episode.members:
+        for member in members:
             one, state = member.trajectory, member.state
             if state is not None and state.child_rewards and episode_of(one) in self.started:
                 given = {name: value for name, (value, giver) in state.child_rewards.items() if giver == one.id}

@@ -46,6 +46,7 @@ class CallLog(Protocol):
 
     def decode(self, call: Call, *, wait: bool = True) -> bool: ...
     def prepare(self, call: Call) -> None: ...
+    def set_aside(self, call: Call) -> bool: ...
     def call_ended(self, call: Call) -> None: ...
     def call_received(self, call: Call) -> None: ...
     def call_amended(self, call: Call) -> None: ...
@@ -297,10 +298,13 @@ class Call:
             if cut is not None:
                 self.cut = Failure.of(cut)
             self._end_attempt(self.cut)
+            if (log := self.log) is not None:
+                # Now: two threads that need it at once, to decode the call and to journal it, would each make one.
+                self._id = self.id
             # Last: once it is set, another thread may decode the call.
             self.ended = time.perf_counter()
             just_ended.append(self)
-            if (log := self.log) is not None:
+            if log is not None:
                 log.call_ended(self)
         elif self.failure is not None and self.log is not None:
             self.log.call_amended(self)

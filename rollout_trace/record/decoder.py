@@ -141,6 +141,8 @@ class _Pending:
                 size = self._remove(oldest)
             if oldest is None:
                 return
+            if oldest.log is not None and oldest.log.set_aside(oldest):
+                continue
             # Here if that is quick, else on the decoder's thread.
             body = oldest.held * (1 if oldest.encoding is None else _PACKED)
             work = body + len(oldest.request or b"") // _REQUEST

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from hashlib import blake2b
 from itertools import count
@@ -23,7 +23,13 @@ from rollout_trace import guard
 from rollout_trace.credentials import cut_bytes
 from rollout_trace.data.model import Step, ToolRun
 from rollout_trace.data.redact import redacted_steps
-from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, environment_so_far, new_trajectory
+from rollout_trace.data.trajectory import (
+    TRAJECTORY_FIELDS,
+    Trajectory,
+    environment_so_far,
+    knows_environment,
+    new_trajectory,
+)
 from rollout_trace.file import journal as form
 from rollout_trace.file.encode import in_parts
 from rollout_trace.file.fields import tool_run_json, trajectory_json
@@ -141,9 +147,9 @@ def _safely(
 class TrajectoryJournal:
     """The part of one trajectory in the journal. No method raises, save under pytest, or waits for a lock."""
 
-    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_head",
-                 "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable", "_numbers",
-                 "_pin", "_runs", "_stores", "_trajectory", "id")  # fmt: skip
+    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_has_steps",
+                 "_head", "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable",
+                 "_numbers", "_pin", "_runs", "_stores", "_trajectory", "has_fields", "id")  # fmt: skip
 
     def __init__(self, journal: Journal, trajectory: Trajectory) -> None:
         self._journal = journal
@@ -169,6 +175,8 @@ class TrajectoryJournal:
         """Number of tool runs that are written."""
         self._is_closed = False
         """Whether the fields that it closed with are written."""
+        self.has_fields = False
+        """Whether the journal has all fields that it closed with, but for steps and tool runs."""
         self._is_whole = False
         self._earlier: list[Step] = []
         """With redaction by rules, the steps before: they are decoded here, in storage of their own."""
@@ -176,6 +184,8 @@ class TrajectoryJournal:
         self._is_done = False
         self._has_keys = False
         """Whether a request had a key of this process's clients."""
+        self._has_steps = False
+        """Whether some of its calls are written as steps, without their bytes."""
 
     @property
     def has_records(self) -> bool:
@@ -187,10 +197,25 @@ class TrajectoryJournal:
         """Whether all of the completed trajectory is in the journal. Not to be asked once the journal is closed."""
         return self._is_whole and self._is_ours and self._journal.files.has(self._pin)
 
+    def has_bytes_of(self, calls: Sequence[Call]) -> bool:
+        """Whether the bytes of all these calls are in the journal, and no steps that do not come from them."""
+        return (
+            self._is_ours
+            and not (self._has_steps or self._missed)
+            and self._epoch == self._journal.files.epoch
+            and all(call.id in self._calls for call in calls)
+            and self._journal.files.has(self._pin)
+        )
+
+    @property
+    def files(self) -> list[form.JournalFile]:
+        """Those that have records of it."""
+        return list(self._pin.files)
+
     @property
     def paths(self) -> list[Path]:
-        """The files that have records of it."""
-        return [file.path for file in list(self._pin.files)]
+        """Their paths."""
+        return [file.path for file in self.files]
 
     @property
     def _is_ours(self) -> bool:
@@ -236,8 +261,7 @@ class TrajectoryJournal:
     def redacted_call(self, call: Call) -> None:
         """Writes the redacted steps of a call that has ended. Decodes it: not for finalizers."""
         # The bytes may be dropped at any time, but never before the steps are there.
-        copy = journal_records.call_of(journal_records.head_of(call))
-        copy.request, copy.chunks = call.request, call.chunks
+        copy = journal_records.copy_of(call)
         steps = call.steps
         self._redacted(recorded_steps(copy, self._stores) if steps is None else steps)
         self._note_missed(call)
@@ -270,8 +294,10 @@ class TrajectoryJournal:
     @_safely
     def closed(self, trajectory: Trajectory) -> None:
         """Writes the fields that the trajectory closed with. Reads no steps, which would decode its calls."""
+        is_whole = knows_environment(trajectory)
         # Also where it is the first record: an agent may fail before its first call.
         self._fields({"is_closed": True})
+        self.has_fields = is_whole and self._is_closed
 
     @_safely
     def completed(self, trajectory: Trajectory) -> None:
@@ -335,6 +361,8 @@ class TrajectoryJournal:
         if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
             return has
         head = journal_records.head_of(call)
+        # Another thread may have decoded the call meanwhile, and dropped its bytes.
+        head["has_request"] = request is not None
         # Without keys, or the call would be written as steps: `_must_be_decoded`.
         body = request or b""
         part = None if has is not None else self._bases.difference(body)
@@ -375,6 +403,7 @@ class TrajectoryJournal:
     def _redacted_steps(self, steps: list[Step]) -> None:
         if not steps:
             return
+        self._has_steps = True
         self._fields_in_place()
         parts = in_parts(steps)
         differences = [self._bases.difference(part, kind) for kind, part in enumerate(parts, 1)]

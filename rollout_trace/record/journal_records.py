@@ -15,7 +15,7 @@ import orjson
 
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.model import ErrorInfo
-from rollout_trace.file.plain import dumps
+from rollout_trace.file.plain import dumps, loads
 from rollout_trace.record.call import AttemptMark, Call, Failure, Refusal
 from rollout_trace.record.settings import Settings
 from rollout_trace.wire.engine import Engine
@@ -124,6 +124,13 @@ def call_of(head: Mapping[str, Any]) -> Call:
     call.refusals = {name: Refusal(text, 0.0) for name, text in (head.get("refusals") or {}).items()}
     set_ends(call, head)
     return call
+
+
+def copy_of(call: Call) -> Call:
+    """A call with the same bytes and the same facts, by what a record has of them."""
+    copy = call_of(loads(dumps(head_of(call))))
+    copy.request, copy.chunks = call.request, call.chunks
+    return copy
 
 
 def attempts_of(head: Mapping[str, Any]) -> list[AttemptMark]:

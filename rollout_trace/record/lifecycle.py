@@ -137,6 +137,11 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
         guard.run_all("exit", process_end.watch_forked)
         # Keeps its calls until it is written.
         state.journal = log.journal = None if own.journal is None else own.journal.trajectory(trajectory)
+        if state.journal is not None and own.is_followed:
+            # Imported on use: few programs need it.
+            from rollout_trace.record.set_aside import restored
+
+            log.restore = partial(restored, state.journal.id)
     trajectory._recorder = state
     _opened[id(trajectory)] = (trajectory, parent)
     if when_opened:
@@ -145,7 +150,7 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
 
 def _close(trajectory: Trajectory, state: TrajectoryState, log: StepLog, error: BaseException | None) -> None:
     """Closes the log. The steps are decoded when they are read, or on the thread that writes the trajectory."""
-    state.completion, state.closed_log = _complete, log
+    state.completion, state.closed_log = complete_fields, log
     try:
         # The log first: ending its frames may set fields of the trajectory.
         guard.run_all("close", log.close, partial(_set_outcome, trajectory, error))
@@ -154,7 +159,7 @@ def _close(trajectory: Trajectory, state: TrajectoryState, log: StepLog, error: 
         state.log = None
 
 
-def _complete(trajectory: Trajectory) -> None:
+def complete_fields(trajectory: Trajectory) -> None:
     """Completes the fields that depend on the final steps. A part that fails does not keep the others from running."""
     state = state_of(trajectory)
     guard.run_all(

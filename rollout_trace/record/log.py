@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace._threads import give_way, renew_after_fork
@@ -18,13 +18,14 @@ from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.record.call import Call, end
 from rollout_trace.record.call_steps import add_attempts, recorded_steps, running_step
-from rollout_trace.record.decoder import decode, drain, held_bytes
+from rollout_trace.record.decoder import decode, drain, held_bytes, pending
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from rollout_trace.file.journal import JournalFile
     from rollout_trace.record.journal import TrajectoryJournal
     from rollout_trace.wire.turn_index import Asked, Found, TurnIndex
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 _ended = attrgetter("ended")
 _DIGITS = 6
 """Characters of a token id in an answer, with its comma."""
+
+
+Restore: TypeAlias = "Callable[[dict[str, Call], Iterable[JournalFile]], Iterator[Call]]"
+"""The calls, by id, each with its bytes again, one after the other."""
 
 
 class StepLog:
@@ -72,6 +77,14 @@ class StepLog:
         self._reported_bytes = 0
         self._reported: set[int] = set()
         """``id`` of what was counted of reported calls: messages that are reported again with each of them."""
+        self.was_read = False
+        """Whether its steps were looked at, and may have been changed."""
+        self.restore: Restore | None = None
+        """Reads calls in the journal again; None where no writer process decodes them out of it."""
+        self._set_aside: dict[str, Call] = {}
+        """Calls whose bytes are in the journal alone, by id."""
+        self._files: dict[JournalFile, None] = {}
+        """The files that have them, which can be read as long as they are referred to."""
         self.is_ours = True
         """False in a fork of the process that opened the log: what is recorded here would never be written."""
         renew_after_fork(self, StepLog.reset_after_fork)
@@ -105,6 +118,11 @@ class StepLog:
         """Number of calls in the log."""
         return len(self._calls)
 
+    @property
+    def calls(self) -> list[Call]:
+        """Its calls, in the order in which they began."""
+        return list(self._calls)
+
     def last_step_id(self) -> str | None:
         """Id of the first step of the call that began last; of framework model calls only, if there are any."""
         with self._lock:
@@ -137,6 +155,8 @@ class StepLog:
         if not self.completing.acquire(blocking=wait):
             return False
         try:
+            if call.id in self._set_aside:
+                self.take_back()
             if call.steps is None:
                 call.request_digest = digest_of(call)
                 call.steps = recorded_steps(call, self._stores or Stores())
@@ -146,6 +166,34 @@ class StepLog:
             self.completing.release()
         give_way()
         return True
+
+    def set_aside(self, call: Call) -> bool:
+        """Drops the bytes of a finished call that the journal has and a writer process decodes.
+
+        They are read again where its steps are wanted. False, and nothing is done, where that is known to come.
+        """
+        journal = self.journal
+        if self.restore is None or self.was_read or self.model_frames or journal is None:
+            return False
+        if not self.completing.acquire(blocking=False):
+            return False
+        try:
+            if call.steps is not None or not journal.has_bytes_of([call]):
+                return False
+            call.request_digest = digest_of(call)
+            self._set_aside[call.id] = call
+            self._files.update(dict.fromkeys(journal.files))
+            call.drop_bytes()
+        finally:
+            self.completing.release()
+        return True
+
+    def take_back(self) -> None:
+        """Decodes the calls that were set aside."""
+        with self.completing:
+            (calls, self._set_aside), (files, self._files) = (self._set_aside, {}), (self._files, {})
+            for call in self.restore(calls, files) if calls and self.restore is not None else ():
+                self.decode(call)
 
     def _count_bytes(self, call: Call) -> None:
         request = len(call.request or b"")
@@ -166,6 +214,7 @@ class StepLog:
 
     def steps(self) -> list[Step]:
         """All steps so far in start order, running calls included."""
+        self.was_read = True
         drain()
         with self._lock:
             begun = list(self._calls)
@@ -271,6 +320,14 @@ class StepLog:
         """Frees what storing further steps would need. To be called with ``completing`` held, like ``clear``."""
         if self._stores is not None:
             self._stores.finish()
+
+    def let_go(self) -> None:
+        """Drops all, undecoded: nobody can read it any more."""
+        self._set_aside, self._files = {}, {}
+        for call in self._calls:
+            pending.discard(call)
+            call.drop_bytes()
+        self.clear()
 
     def clear(self) -> None:
         """Drops the calls and frames of a closed log: its steps have been taken, and there are none any more."""

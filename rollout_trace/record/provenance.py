@@ -121,10 +121,15 @@ class Pending:
         """The whole environment. What is to be collected is collected now, unless it has been."""
         return {**provenance(), **_copy(self._own)}
 
+    @property
+    def is_known(self) -> bool:
+        """Whether all has been collected already."""
+        known = _collected
+        return known is not None and bool(known["pid"] == os.getpid())
+
     def so_far(self) -> dict[str, Any]:
         """What needs no collecting: the versions, what the user added, and what has been collected already."""
-        known = _collected
-        if known is not None and known["pid"] == os.getpid():
+        if self.is_known:
             return self()
         return {**versions(), "pid": os.getpid(), **_copy(self._own)}
 

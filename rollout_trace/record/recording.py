@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace import credentials, guard
 from rollout_trace._threads import lock_for
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rollout_trace.file.writer import JSONLWriter
     from rollout_trace.record.journal import Journal
     from rollout_trace.record.redaction import Redact
+    from rollout_trace.record.writer_process import Answer, WriterProcess
 
 
 class recording:
@@ -72,6 +73,11 @@ class recording:
             else ``gz``.
         spool: of an address: the local folder for its shards and journal until they are uploaded. None: the folder
             that the environment variable ``ROLLOUT_TRACE_SPOOL`` names, else ``~/.local/state/rollout-trace/spool``.
+        writer: ``thread``: trajectories are decoded and written by a thread of this process. ``process``: by a process
+            of its own, which reads the calls out of the journal while the agents run, and ends with this one; where
+            this one is killed, it writes what is there, so that there is nothing to recover. Worth it for many small
+            calls a second and a free core: its start takes a tenth of a second of CPU time. See docs/journal.md for
+            what the thread writes even then.
 
     Raises:
         TypeError: the target is neither a path nor a writer (an open file is none), ``prices`` is no ``PriceTable``, or
@@ -100,8 +106,10 @@ class recording:
         shard_seconds: float = 600.0,
         compression: Compression | None = None,
         spool: str | os.PathLike[str] | None = None,
+        writer: Literal["thread", "process"] = "thread",
     ) -> None:
         _check_target(target)
+        _check_process(writer, target, journal=journal)
         if prices is not None and not hasattr(prices, "apply"):
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
         # By the names of the arguments: `_changed`.
@@ -124,6 +132,7 @@ class recording:
         """The target, for messages."""
         self._prices = prices
         self._is_journaled = journal
+        self._has_process = writer == "process"
         redactor = None if redact is None else Redactor(redact)
         self._redactor = redactor if redactor is not None and redactor.has_rules else None
         self._secret_headers = credentials.header_names(secret_headers)
@@ -192,13 +201,30 @@ class recording:
             redactor=self._redactor,
             journal=self.journal,
         )
-        self._queue = WriteQueue(self._sink)
+        self._queue = WriteQueue(self._sink, self._process())
         if self.journal is not None:
             self.journal.wake = self._queue.wake
             if self.is_redacted:
                 # What is redacted is journaled by the thread: it must be there when the first call ends.
                 self._queue.start()
         return writer
+
+    def _process(self) -> Callable[[Callable[[list[Answer]], object]], WriterProcess] | None:
+        """Starts the writer process; None where there is none, or nothing to leave to it."""
+        target = self._target
+        if not (self._has_process and self.journal is not None and isinstance(target, (str, os.PathLike))):
+            return None
+        from rollout_trace.record.writer_process import WriterProcess, settings_of
+
+        settings = settings_of(
+            absolute(target),
+            is_folder=is_folder_target(target),
+            file=self._file_settings,
+            shards=self._shard_settings,
+            prices=self._prices,
+            journal=self.journal,
+        )
+        return None if settings is None else partial(WriterProcess, settings, self._prices)
 
     def _open_path(
         self, path: str | os.PathLike[str]
@@ -330,6 +356,12 @@ class recording:
         return one is not None
 
     @property
+    def is_followed(self) -> bool:
+        """Whether a writer process decodes what the journal has."""
+        queue = self._queue
+        return queue is not None and queue.has_process
+
+    @property
     def backlog(self) -> int:
         """Bytes of closed trajectories that wait to be written, roughly; 0 outside the block."""
         queue = self._queue
@@ -347,12 +379,16 @@ class recording:
         """Queues closed trajectories, to be written together by the recording's thread; False once it has ended."""
         # Read once: another thread may leave the block meanwhile.
         queue = self._queue
-        if queue is None or not queue.put(episode := Episode(trajectories)):
+        if queue is None:
             return False
-        self.others.add(episode)
-        for member in episode.members:
-            if member.state is not None:
-                member.state.handed_to = self.name
+        episode = Episode(trajectories)
+        # Before it is written, and let go of, which may be at once.
+        self.others.add(episode.members)
+        states = [member.state for member in episode.members if member.state is not None]
+        if not queue.put(episode):
+            return False
+        for state in states:
+            state.handed_to = self.name
         return True
 
 
@@ -393,6 +429,22 @@ def _check_shard_settings(settings: dict[str, Any], target: object) -> None:
     from rollout_trace.file.shards import Settings
 
     Settings(**settings).checked()
+
+
+def _check_process(writer: object, target: object, *, journal: bool) -> None:
+    if writer == "thread":
+        return
+    if writer != "process":
+        raise ValueError(f'writer is {user_values.brief(writer)}; it can be "thread" or "process".')
+    if not journal:
+        raise ValueError(
+            'writer="process" with journal=False: the process reads the calls in the journal. Leave one of them out.'
+        )
+    if not isinstance(target, (str, os.PathLike)) or is_address(target):
+        raise ValueError(
+            f'writer="process" is for a file or a folder of this machine, and the target is '
+            f"{user_values.brief(target)}: leave it out."
+        )
 
 
 def _check_target(target: Any) -> None:

@@ -6,7 +6,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -77,7 +77,7 @@ def trajectory_of(pieces: Pieces) -> Trajectory:
     """The trajectory. What cannot be used is left out, and is in ``pieces.damaged``."""
     final, heads = pieces.final, pieces.of(form.HEAD)
     trajectory = _fields(pieces, heads, final)
-    steps = _steps(pieces)
+    steps = steps_of(pieces)
     order: dict[str, int] = {}
     if final is not None:
         # What the final steps had beside what their bytes give: rewards, a framework's data.
@@ -128,37 +128,47 @@ def _with_runs(head: bytes, runs: list[bytes]) -> Trajectory:
     return trajectory
 
 
-def _steps(pieces: Pieces) -> list[Step]:
+def steps_of(pieces: Pieces, order: Sequence[str] = ()) -> list[Step]:
+    """The steps of its calls. What cannot be used is in ``pieces.damaged``.
+
+    ``order``: ids of the calls as they were placed, where that is known: threads may begin them in another order.
+    """
+    places = {name: at for at, name in enumerate(order)}
     log, calls = StepLog(), {}
     for name, records in pieces.calls.items():
         call = _call(records, pieces)
         if call is not None:
             calls[name] = call
-    for call in sorted(calls.values(), key=lambda one: one.began):
+    for call in sorted(calls.values(), key=lambda one: (places.get(one.id, len(places)), one.began)):
         log.add(call)
     steps: dict[str, Step] = {}
-    latest = {name: _latest(pieces.calls[name]) for name in calls}
-    parts: dict[str, list[_Texts]] = {name: [] for name in calls}
-    for record, texts in texts_of(pieces.of(form.CALL, form.PART, form.STEPS)):
-        if record.kind == form.STEPS:
-            for step in _decoded(record, texts, pieces):
-                steps.setdefault(step.id, step)
-            continue
-        name = str(record.head.get("call"))
-        # Not of an attempt that was followed by another.
-        if name not in calls or record.head.get("number") != latest[name].head.get("number"):
-            continue
-        parts[name].append((record, texts))
-        if record is latest[name]:
-            _fill(calls[name], parts.pop(name), pieces)
-            # At once: the bytes of the calls that ran at a time are held.
-            log.decode(calls.pop(name))
+    for record, texts in texts_of(pieces.of(form.STEPS)):
+        for step in _decoded(record, texts, pieces):
+            steps.setdefault(step.id, step)
+    # At once: the bytes of the calls that ran at a time are held.
+    for call in filled(calls, pieces):
+        log.decode(call)
     # Each record has the rows of its own steps.
     share_rows(steps.values())
     # A stream of which only the beginning is there, since its end could not be written; its steps could be, later.
     ended = {name for name, records in pieces.calls.items() if any(one.kind == form.CALL for one in records)}
     later = {step.call_id for step in steps.values()} - ended
     return _joined(list(steps.values()), [step for step in log.steps() if step.call_id not in later])
+
+
+def filled(calls: dict[str, Call], pieces: Pieces) -> Iterator[Call]:
+    """The calls, by id, each with its bytes: the one before is to be done with. What is missing is in its faults."""
+    latest = {name: _latest(pieces.calls[name]) for name in calls}
+    parts: dict[str, list[_Texts]] = {name: [] for name in calls}
+    for record, texts in texts_of(pieces.of(form.CALL, form.PART)):
+        name = str(record.head.get("call"))
+        # Not of an attempt that was followed by another.
+        if name not in parts or record.head.get("number") != latest[name].head.get("number"):
+            continue
+        parts[name].append((record, texts))
+        if record is latest[name]:
+            _fill(calls[name], parts.pop(name), pieces)
+            yield calls[name]
 
 
 def _joined(reported: list[Step], decoded: list[Step]) -> list[Step]:
@@ -275,11 +285,14 @@ class DeadJournal:
         return "" if match is None else match["process"].rsplit("-", 2)[1]
 
 
-def dead_journals(folder: Path, report: RecoveryReport, stack: ExitStack) -> list[DeadJournal]:
-    """Opens and reads the journals in a folder, save those to be left alone; the stack keeps them locked."""
+def dead_journals(folder: Path, report: RecoveryReport, stack: ExitStack, of: str = "") -> list[DeadJournal]:
+    """Opens and reads the journals in a folder, save those to be left alone; the stack keeps them locked.
+
+    ``of``: only those whose names begin so.
+    """
     try:
         # By their whole names: a folder of this name may be the user's, with files that are not ours to change.
-        found = [one for one in folder.iterdir() if _NAME.fullmatch(one.name)]
+        found = [one for one in folder.iterdir() if _NAME.fullmatch(one.name) and one.name.startswith(of)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -331,6 +344,12 @@ def mapped(file: int) -> Iterator[Any]:
         except BufferError:
             # A record is referred to still, in the traceback of an exception: it goes with the last of them.
             pass
+
+
+def records_in(files: Iterable[int], ids: Collection[str], stack: ExitStack) -> list[Record]:
+    """The records of some trajectories in open journals, which the stack keeps mapped."""
+    found = (one for file in files for one in form.records(stack.enter_context(mapped(file))))
+    return [one for one in found if isinstance(one, Record) and one.head.get("trajectory") in ids]
 
 
 def _read(path: Path, data: Any, report: RecoveryReport, *, is_held: bool) -> DeadJournal | None:

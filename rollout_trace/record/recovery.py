@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from rollout_trace import guard
@@ -43,9 +44,9 @@ from rollout_trace.record.recovered import (
     Pieces,
     RecoveryReport,
     dead_journals,
-    mapped,
     order,
     pieces_of,
+    records_in,
     trajectory_of,
 )
 
@@ -93,15 +94,30 @@ def recover(
         raise TypeError(f'expected the path of an output, such as "rollouts.jsonl", got {brief(path)}.')
     if not os.fspath(path):
         raise ValueError("expected the path of an output, such as \"rollouts.jsonl\", got ''.")
-    output = _output(path, spool)
+    return recover_output(_output(path, spool), write=write)
+
+
+def recover_output(
+    output: FileOutput, *, write: bool, of: str = "", change: Callable[[Trajectory], object] | None = None
+) -> Recovered:
+    """Recovers what the journals of an output have, as ``recover`` does.
+
+    Args:
+        output: the output.
+        write: as for ``recover``.
+        of: only of journals whose names begin so.
+        change: is called with each trajectory before it is written.
+    """
     report = RecoveryReport(output.place, is_write=write)
     with ExitStack() as stack:
         # Locked until the end: another recovery meanwhile leaves them alone, and then finds the output complete.
-        journals = dead_journals(folder_of(output.place), report, stack)
+        journals = dead_journals(folder_of(output.place), report, stack, of)
         trajectories = _trajectories(journals, output, report)
         report.recovered = [one.id for one in trajectories]
         thrown = _thrown(trajectories, output)
         episodes.mark_recovered(trajectories, thrown)
+        if change is not None:
+            guard.run_all("recover", *(partial(change, one) for one in trajectories))
         if write:
             _write(trajectories, journals, output, report)
             _delete(journals, report)
@@ -231,11 +247,9 @@ def kept_trajectories(paths: Iterable[Path], ids: Iterable[str]) -> Iterator[tup
     """
     wanted: dict[str, list[form.Record]] = {name: [] for name in ids}
     with ExitStack() as stack:
-        for path in sorted(paths, key=order):
-            file = stack.enter_context(path.open("rb", buffering=0))
-            for one in form.records(stack.enter_context(mapped(file.fileno()))):
-                if isinstance(one, form.Record) and one.head.get("trajectory") in wanted:
-                    wanted[one.head["trajectory"]].append(one)
+        files = [stack.enter_context(path.open("rb", buffering=0)).fileno() for path in sorted(paths, key=order)]
+        for one in records_in(files, wanted, stack):
+            wanted[one.head["trajectory"]].append(one)
         for name in list(wanted):
             yield name, trajectory_of(Pieces(name, wanted.pop(name)))
 
@@ -249,9 +263,11 @@ _TRIES = 4
 class FileOutput:
     """Where recovered trajectories go: one file. All methods raise OSError where it cannot be read or changed."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, writer: JSONLWriter | ShardWriter | None = None) -> None:
         self.place = place
         """The file, the folder of shards, or the spool."""
+        self._writer = writer
+        """One that is open; None: it is opened."""
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
         """Those of the wanted trajectories that it has. ``pids``: of the processes that had them."""
@@ -263,7 +279,7 @@ class FileOutput:
 
     def open(self, mode: int | None) -> JSONLWriter | ShardWriter:
         """Opens it to write, a context manager. ``mode``: of files that have to be made."""
-        return JSONLWriter(self.place, mode=mode)
+        return self._writer or JSONLWriter(self.place, mode=mode)
 
     def finish(self, report: RecoveryReport) -> None:
         """Called at the end, with the journals gone; whether or not anything is to be written."""
@@ -291,9 +307,9 @@ class FolderOutput(FileOutput):
             total += cut_partial_line(self.place / name, is_known)
         return total
 
-    def open(self, mode: int | None) -> ShardWriter:
+    def open(self, mode: int | None) -> JSONLWriter | ShardWriter:
         """Opens a new shard."""
-        return ShardWriter(self.place, Settings(), {"mode": mode})
+        return self._writer or ShardWriter(self.place, Settings(), {"mode": mode})
 
 
 class SpooledOutput(FolderOutput):

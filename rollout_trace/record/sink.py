@@ -108,10 +108,34 @@ class Sink:
         """Completes and writes an episode, trajectory by trajectory."""
         for member in episode.members:
             # Each on its own: what fails for one is not the others' loss.
-            costs = [] if self.prices is None else [partial(self.prices.apply, member.trajectory)]
-            guard.run_all("close", member.complete, *costs)
-            give_way()
-            self._write(member)
+            self.write_one(member)
+
+    def write_one(self, member: Member) -> None:
+        """Completes and writes one trajectory."""
+        self._complete(member)
+        give_way()
+        self._write(member)
+
+    def was_written(self, member: Member, steps: int) -> None:
+        """Notes that the writer process has written a trajectory. ``steps``: how many it has; 0: it is not known.
+
+        The journal is not told: it may have calls of it that are to be read.
+        """
+        if on_written:
+            self._complete(member)
+        self._note_written(member.as_closed() if on_written else member.trajectory, None)
+        # Looked at for what it lacks: reading its steps here would decode them.
+        if not steps and member.state is not None:
+            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self.name))
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether trajectories wait for a file system that has refused them."""
+        return bool(self._kept)
+
+    def _complete(self, member: Member) -> None:
+        costs = [] if self.prices is None else [partial(self.prices.apply, member.trajectory)]
+        guard.run_all("close", member.complete, *costs)
 
     def _write(self, member: Member) -> None:
         trajectory = member.trajectory
@@ -154,16 +178,19 @@ class Sink:
                 # Of a writer of the user's own, or of a trajectory that cannot be encoded. Nobody is to be interrupted.
                 self._lose(trajectory, error, member)
                 return False, None
+        self._note_written(trajectory, journal)
+        if not self._is_file and member is not None and member.state is not None:
+            # As a JSONLWriter does itself.
+            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self.name))
+        return True, None
+
+    def _note_written(self, trajectory: Trajectory, journal: TrajectoryJournal | None) -> None:
         self.is_failing = False
         guard.count("trajectories_written")
         if on_written:
             guard.run_all("summary", *(partial(tell, trajectory, self.name) for tell in list(on_written)))
         if journal is not None:
             journal.written()
-        if not self._is_file and member is not None and member.state is not None:
-            # As a JSONLWriter does itself.
-            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self.name))
-        return True, None
 
     def _lose(self, trajectory: Trajectory, error: BaseException, member: Member | None) -> None:
         size = 0 if member is None else member.size

@@ -9,13 +9,21 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from rollout_trace import guard
 from rollout_trace.data.model import Task
-from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, set_final_steps, stored_tool_runs, with_values
-from rollout_trace.record.decoder import held_bytes
+from rollout_trace.data.trajectory import (
+    TRAJECTORY_FIELDS,
+    new_trajectory,
+    set_final_steps,
+    stored_tool_runs,
+    with_values,
+)
+from rollout_trace.record.decoder import deferred, held_bytes
 
 if TYPE_CHECKING:
+    from rollout_trace.data.model import ToolRun
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.journal import TrajectoryJournal
     from rollout_trace.record.log import StepLog
@@ -240,10 +248,12 @@ _OF_ONE = 16 * 1024
 class Member:
     """One trajectory of an episode, with its fields as they were at the close: what is set later is not written."""
 
-    __slots__ = ("_tool_runs", "_values", "journal", "log", "size", "state", "trajectory")
+    __slots__ = ("_tool_runs", "_values", "is_outermost", "journal", "log", "size", "state", "trajectory")
 
-    def __init__(self, trajectory: Trajectory) -> None:
+    def __init__(self, trajectory: Trajectory, *, is_outermost: bool) -> None:
         self.trajectory = trajectory
+        self.is_outermost = is_outermost
+        """Whether it closed just now."""
         self.state: TrajectoryState | None = state_of(trajectory)
         self.log = None if self.state is None else self.state.closed_log
         """Its calls; None where all have ended and been decoded."""
@@ -260,6 +270,22 @@ class Member:
         """Roughly, the bytes that it occupies in memory."""
 
     @property
+    def id(self) -> str:
+        """The trajectory's id, as its line has it."""
+        return str(self._values["id"])
+
+    @property
+    def is_in_journal(self) -> bool:
+        """Whether the journal has the line as it is now, but for its steps."""
+        return (
+            self.journal is not None
+            and self.journal.has_fields
+            # One inside another one may have been changed between its close and that of the outer one.
+            and self.is_outermost
+            and not (self._tool_runs or (self.state is not None and self.state.inherited_rewards))
+        )
+
+    @property
     def whole_journal(self) -> TrajectoryJournal | None:
         """Its journal, where that has all of the completed trajectory."""
         return self.journal if self.journal is not None and self.journal.is_whole else None
@@ -269,11 +295,38 @@ class Member:
         if self.state is not None:
             self.state.complete(self.trajectory)
 
+    def let_go(self) -> None:
+        """It is in its file: it is not needed in the journal any more, and here only while somebody has it."""
+        log = self.log
+        if log is not None:
+            # It would keep the episode, and with it all of them.
+            log.on_call_end = None
+            # At once, if nobody has it. Not there: whoever lets go of it last may be the garbage collector.
+            last = finalize(self.trajectory, deferred.append, log.let_go)
+            last.atexit = False
+            del self.trajectory
+            if last.alive:
+                # Whoever has it may read its steps.
+                log.take_back()
+        if self.journal is not None:
+            self.journal.written()
+
+    def line_without_steps(self) -> bytes:
+        """The line with the values of the close, but for its steps. Decodes nothing."""
+        # Imported on use: trajectories are opened without any file, too.
+        from rollout_trace.file.fields import tool_run_json, trajectory_json
+
+        values = {**self._values, "steps": [], "tool_runs": [], "environment": self.trajectory.environment}
+        runs = b",".join(map(tool_run_json, self._closed_runs()))
+        return b'%s,"tool_runs":[%s]}' % (trajectory_json(new_trajectory(values))[:-1], runs)
+
     def as_closed(self) -> Trajectory:
         """A copy of the completed trajectory with the values of the close. It shares the steps with the original."""
-        # Their links to steps are made only when the trajectory is completed.
-        runs = [replace(run, arguments=arguments, result=result) for run, arguments, result in self._tool_runs]
-        return with_values(self.trajectory, {**self._values, "tool_runs": runs})
+        return with_values(self.trajectory, {**self._values, "tool_runs": self._closed_runs()})
+
+    def _closed_runs(self) -> list[ToolRun]:
+        # Not when it closed: their links to steps are made only when the trajectory is completed.
+        return [replace(run, arguments=arguments, result=result) for run, arguments, result in self._tool_runs]
 
 
 def _frozen(value: Any) -> Any:
@@ -316,7 +369,7 @@ class Episode:
     __slots__ = ("_logs", "is_queued", "is_written", "members", "size")
 
     def __init__(self, trajectories: list[Trajectory]) -> None:
-        self.members = [Member(one) for one in trajectories]
+        self.members = [Member(one, is_outermost=one is trajectories[0]) for one in trajectories]
         self._logs = [one.log for one in self.members if one.log is not None]
         self.is_queued = True
         """Whether its bytes count as queued: not while it waits for a running call."""

@@ -1,4 +1,7 @@
-"""The thread of a recording: completes and writes closed trajectories, so that the agent's threads do not."""
+"""The thread of a recording: completes and writes closed trajectories, so that the agent's threads do not.
+
+Or hands them over to the recording's writer process, and does itself what that cannot.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from rollout_trace import guard
@@ -16,6 +19,9 @@ from rollout_trace._threads import POLITE_LIMIT, give_way, renew_after_fork, set
 from rollout_trace.record import process_end
 from rollout_trace.record.sink import Sink
 from rollout_trace.record.state import Episode
+
+if TYPE_CHECKING:
+    from rollout_trace.record.writer_process import Answer, WriterProcess
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
@@ -27,14 +33,30 @@ class _Barrier:
     def __init__(self, *, is_end: bool = False) -> None:
         self.is_end = is_end
         self.reached = threading.Event()
+        self.waits_for: set[int] = set()
+        """Numbers of the episodes that the writer process has not answered."""
+
+
+_Item: TypeAlias = "Episode | _Barrier | list[Answer] | None"
+_Starter: TypeAlias = "Callable[[Callable[[list[Answer]], object]], WriterProcess]"
+_BY_THREAD = "This process writes from now on, by a thread; nothing is lost."
 
 
 class WriteQueue:
     """Queue and thread of one recording. The thread starts with the first trajectory, and ends with ``stop``."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, process: _Starter | None = None) -> None:
+        """``process``: starts the writer process, which gives its answers to a function; None without one."""
         self._sink = sink
+        self._process: WriterProcess | None = None
+        """The process that writes what it can; None where this process writes all."""
         self._reset()
+        if process is not None:
+            try:
+                self._process = process(self._items.put)
+                self.start()
+            except (OSError, RuntimeError) as error:
+                guard.warn(f"{sink.name}: the writer process cannot be started ({guard.describe(error)}). {_BY_THREAD}")
         self.is_stopping = False
         """Set by ``stop``: the thread ends once everything is written."""
         self.must_wait = False
@@ -44,7 +66,10 @@ class WriteQueue:
 
     def _reset(self) -> None:
         # A SimpleQueue: its `put` may interrupt itself. The garbage collector ends calls, and closes generators.
-        self._items: queue.SimpleQueue[Episode | _Barrier | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._barriers: list[_Barrier] = []
+        """Those that are not reached yet."""
+        self._is_ended = False
         self._waiting: dict[int, Episode] = {}
         """Episodes with running calls."""
         self.backlog = 0
@@ -57,6 +82,7 @@ class WriteQueue:
     def reset_after_fork(self) -> None:
         """Empties the queue of a forked process: what was in it is the original process's to write."""
         self._reset()
+        self._process = None
         self._sink.reset()
         self.must_wait = True
 
@@ -69,8 +95,7 @@ class WriteQueue:
             if self.is_stopping:
                 return False
             self.backlog += episode.size
-            has_thread = self.start()
-            self._items.put(episode)
+            has_thread = self._hand_over(episode, wait=False) or self._queue(episode)
         if not has_thread:
             self._run_here()
         if self.must_wait:
@@ -78,6 +103,17 @@ class WriteQueue:
         else:
             self._wait_for_room()
         return True
+
+    @property
+    def has_process(self) -> bool:
+        """Whether a process writes what it can."""
+        return self._process is not None
+
+    def _queue(self, episode: Episode) -> bool:
+        """Leaves an episode to the thread; False where there is none."""
+        has_thread = self.start()
+        self._items.put(episode)
+        return has_thread
 
     def wake(self) -> None:
         """Has the thread call ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
@@ -145,7 +181,7 @@ class WriteQueue:
         """Does the thread's work on this one."""
         self._thread = threading.current_thread()
         try:
-            while not self._items.empty():
+            while not self._items.empty() or self._barriers:
                 self._do(self._items.get())
         finally:
             self._thread = None
@@ -165,12 +201,12 @@ class WriteQueue:
                 with _importing:
                     self._do(item)
                 has_imported = isinstance(item, Episode)
-            if isinstance(item, _Barrier) and item.is_end:
+            if self._is_ended:
                 return
             # Otherwise the last episode would stay in memory until the next one comes.
             del item
 
-    def _do(self, item: Episode | _Barrier | None) -> None:
+    def _do(self, item: _Item) -> None:
         if item is None:
             # Calls that have to be redacted before the journal may have them.
             if self._sink.journal is not None:
@@ -179,13 +215,36 @@ class WriteQueue:
         if isinstance(item, Episode):
             self._guarded(self._write_ended, item)
             return
-        if item.is_end:
-            waiting, self._waiting = self._waiting, {}
-            for episode in waiting.values():
-                self._guarded(episode.abandon)
-                self._guarded(self._write, episode)
-            self._guarded(self._sink.finish)
-        item.reached.set()
+        if isinstance(item, list):
+            for answer in item:
+                self._guarded(self._answered, answer)
+        else:
+            if item.is_end:
+                waiting, self._waiting = self._waiting, {}
+                for episode in waiting.values():
+                    self._guarded(episode.abandon)
+                    self._guarded(self._write, episode)
+            if self._process is not None:
+                item.waits_for = set(self._process.handed)
+                self._process.flush()
+            self._barriers.append(item)
+        self._reach()
+
+    def _reach(self) -> None:
+        """Ends the waiting for what has been answered."""
+        handed = set() if self._process is None else set(self._process.handed)
+        for barrier in list(self._barriers):
+            if barrier.waits_for & handed:
+                continue
+            self._barriers.remove(barrier)
+            if barrier.is_end and not self._is_ended:
+                self._is_ended = True
+                with self._changed:
+                    process, self._process = self._process, None
+                if process is not None:
+                    self._guarded(process.end)
+                self._guarded(self._sink.finish)
+            barrier.reached.set()
 
     def _write_ended(self, episode: Episode) -> None:
         """Writes an episode, or sets it aside while a call of it runs."""
@@ -204,8 +263,68 @@ class WriteQueue:
     def _write(self, episode: Episode) -> None:
         episode.is_written = True
         try:
+            if self._hand_over(episode, wait=True):
+                return
             self._sink.write(episode)
-        finally:
+        except BaseException:
+            self._release(episode)
+            raise
+        self._release(episode)
+
+    def _hand_over(self, episode: Episode, *, wait: bool) -> bool:
+        """Gives an episode to the writer process, which answers later; False where it is to be written here.
+
+        ``wait``: on the recording's thread, which may wait.
+        """
+        process = self._process
+        # What the file has refused is kept here, and what follows with it.
+        if process is None or self._sink.is_keeping or episode.is_running:
+            return False
+        try:
+            if process.hand_over(episode, wait=wait):
+                # It may have been answered already; to say so twice does no harm.
+                episode.is_written = True
+                return True
+            if process.is_gone and wait:
+                # At once: what it was given closed before this one.
+                self._take_back(process)
+        except Exception as error:
+            guard.failed("hand_over", None, error)
+        return False
+
+    def _answered(self, answer: Answer) -> None:
+        """Does what is left to do of an episode that the writer process has written, or could not write."""
+        process = self._process
+        if process is None:
+            return
+        episode = process.answered(answer)
+        if episode is None:
+            if answer.number is None:
+                self._take_back(process)
+            return
+        self._finish(episode, answer.results)
+        self._release(episode)
+
+    def _finish(self, episode: Episode, results: Iterable[int | str | None]) -> None:
+        for member, result in zip(episode.members, results, strict=True):
+            if isinstance(result, int):
+                self._guarded(self._sink.was_written, member, result)
+                self._guarded(member.let_go)
+                continue
+            if result is not None:
+                self._guarded(guard.failed, "writer process", None, RuntimeError(result))
+            # What the file refuses is tried again here, kept and told of.
+            self._guarded(self._sink.write_one, member)
+
+    def _take_back(self, process: WriterProcess) -> None:
+        """The writer process has ended too early: writes here what it did not."""
+        with self._changed:
+            # From now on it is given nothing more.
+            self._process = None
+        code, left, ids = process.take_back()
+        guard.warn(f"{self._sink.name}: the writer process {process.pid} has ended (code {code}). {_BY_THREAD}")
+        for episode in left:
+            self._finish(episode, [0 if member.id in ids else None for member in episode.members])
             self._release(episode)
 
     def _release(self, episode: Episode) -> None:

@@ -18,6 +18,7 @@ SHOWN = re.findall(r"^\| `([^`]+)` \|", _TABLES, re.MULTILINE)
 MADE_ELSEWHERE = {
     "rollout_trace/file/shards.py:rotate": "… Its line is whole in the file",
     "rollout_trace/record/sink.py:_attempt": "… Its line is whole in the file",
+    "rollout_trace/record/writer_child.py:_write": "… Its line is whole in the file",
     "rollout_trace/record/sink.py:_lose": "trajectory … (…) was not written to",
     "rollout_trace/record/sink.py:finish": "…: … could not be written at once",
     "rollout_trace/record/recording.py:end_with_process": "… could not be written to its end",

@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,9 @@ from rollout_trace.file import journal as form
 from rollout_trace.file import journal as journal_files
 from rollout_trace.record import call as call_module
 from rollout_trace.record import journal_records, journal_texts
-from rollout_trace.record.journal import Journal
+from rollout_trace.record.journal import Journal, TrajectoryJournal
 from rollout_trace.record.settings import Settings
-from rollout_trace.record.state import state_of
+from rollout_trace.record.state import log_of, state_of
 from rollout_trace.testing import Reply, ScriptedServer
 from tests.amount import amount
 
@@ -491,6 +492,45 @@ def test_a_completed_trajectory_is_whole_after_its_journal_was_deleted(
         died(journal)
     (found,) = rt.recover(output)
     assert found == trajectory
+
+
+def test_a_call_that_another_thread_decodes_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes are dropped meanwhile; the record says, as it did, that there is a request."""
+    plain = TrajectoryJournal._fields_in_place
+
+    def decoding(journal: TrajectoryJournal) -> None:
+        assert log is not None
+        for call in log.calls:
+            log.decode(call)
+        plain(journal)
+
+    monkeypatch.setattr(TrajectoryJournal, "_fields_in_place", decoding)
+    journal = Journal(tmp_path / "out.jsonl")
+    with ScriptedServer("ok") as server, journaled(journal) as trajectory:
+        log = log_of(trajectory)
+        ask(sdk(server))
+        recorded = list(trajectory.steps)
+        died(journal)
+    (one,) = rt.recover(tmp_path / "out.jsonl")
+    assert one.steps == recorded
+    assert one.steps[0].messages == [{"role": "user", "content": "hi"}]
+
+
+def test_a_call_has_its_id_when_others_can_see_that_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made later, by two threads at once, it would be another one in the journal than in the step."""
+    seen: list[str | None] = []
+
+    class Ended(deque[Any]):
+        def append(self, call: Any) -> None:
+            seen.append(call._id)
+            super().append(call)
+
+    monkeypatch.setattr(call_module, "just_ended", Ended())
+    with ScriptedServer("ok") as server, rt.trajectory() as trajectory:
+        ask(sdk(server))
+        assert seen == [step.call_id for step in trajectory.steps]
 
 
 def test_a_link_and_its_file_have_one_journal(tmp_path: Path) -> None:

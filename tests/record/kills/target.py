@@ -1,8 +1,9 @@
 """The program that is killed: 16 rollouts at a time in two recordings, in threads and tasks, with streams and tools.
 
-    python -m tests.record.kills.target BASE_URL FOLDER SUFFIX_A SUFFIX_B [FAULT]
+    python -m tests.record.kills.target BASE_URL FOLDER SUFFIX_A SUFFIX_B [FAULT [WRITER]]
 
-What an agent saw returned goes to ``FOLDER/seen``, in the moment that it saw it.
+What an agent saw returned goes to ``FOLDER/seen``, in the moment that it saw it; the numbers of writer processes to
+``FOLDER/writers``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +88,26 @@ class Agents:
             trajectory.reward = float(number)
 
 
-def main(base_url: str, folder: Path, suffixes: list[str]) -> None:
+@contextmanager
+def recording(path: Path, writer: Any) -> Iterator[None]:
+    """A recording; the number of its writer process is noted."""
+    one = rt.recording(path, writer=writer)
+    with one:
+        process = None if one._queue is None else one._queue._process
+        if process is not None:
+            with (path.parent / "writers").open("a") as file:
+                file.write(f"{process.pid}\n")
+        yield
+
+
+def main(base_url: str, folder: Path, suffixes: list[str], writer: str = "thread") -> None:
     """Runs all rollouts."""
     agents = Agents(base_url, folder)
     with ThreadPoolExecutor(16) as pool:
         for _ in range(ROUNDS):
-            with rt.recording(folder / f"a.jsonl{suffixes[0]}"):
+            with recording(folder / f"a.jsonl{suffixes[0]}", writer):
                 waiting = [pool.submit(rt.propagate(agents.rollout), number) for number in range(6)]
-                with rt.recording(folder / f"b.jsonl{suffixes[1]}"):
+                with recording(folder / f"b.jsonl{suffixes[1]}", writer):
                     waiting += [pool.submit(rt.propagate(agents.rollout), number) for number in range(6, 12)]
                     waiting.append(pool.submit(rt.propagate(agents.tasks), [12, 13, 14, 15]))
                     for one in waiting:
@@ -111,7 +126,7 @@ def begin(args: list[str]) -> None:
     journal_files.ROTATE_AT = 30_000
     call_module.JOURNAL_SECONDS = 0.0
     faults.arm(args[4] if len(args) > 4 else "")
-    main(args[0], Path(args[1]), args[2:4])
+    main(args[0], Path(args[1]), args[2:4], *args[5:6])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Whatever moment a process is killed at, what its agents saw returned is in the files exactly once.
 
-6 kills in ``make test``, 20 in ``make test-all``, 200 in ``make kills``.
+2 kills in ``make test``, 20 in ``make test-all``, 200 in ``make kills``. Further ones are of programs with writer
+processes, of these, or of both.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.amount import amount
 from tests.forked import Started, Starter
 
 KILLS = amount(2, 20, 200)
+WRITER_KILLS = amount(4, 12, 80)
 ROOT = Path(__file__).resolve().parents[3]
 SUFFIXES = ("", ".gz", ".zst")
 CALLS = 128
@@ -30,18 +32,30 @@ CALLS = 128
 
 
 class Killer:
-    """The script of the server. It kills the program when a certain request comes."""
+    """The script of the server. It kills the program when a certain request comes.
 
-    def __init__(self, at: int | None) -> None:
+    ``writers``: the file with the numbers of its writer processes, which are killed too, or alone.
+    """
+
+    def __init__(self, at: int | None, writers: Path | None = None, *, alone: bool = False) -> None:
         self.at = at
         self.pid: int | None = None
+        self.killed: set[int] = set()
+        self._writers = writers
+        self._alone = alone
 
     def __call__(self, request: Mapping[str, Any], record: RequestRecord) -> str:
         if self.at is not None and record.index >= self.at and self.pid is not None:
-            try:
-                os.kill(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            pids = [] if self._alone else [self.pid]
+            if self._writers is not None and self._writers.exists():
+                pids += map(int, self._writers.read_text().split("\n")[:-1])
+            # Once each: a number may be that of another process later.
+            for pid in set(pids) - self.killed:
+                self.killed.add(pid)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
         said = request["messages"][-1]["content"]
         return f"the answer to {said!r}, number {record.index}" + " and more" * (record.index % 7)
 
@@ -78,6 +92,35 @@ def test_what_was_seen_is_there_once(seed: int, tmp_path: Path) -> None:
         assert troubles == [], str(report)
         assert not os.path.exists(f"{output}.journal")
         assert list(rt.recover(output, write=True)) == []
+    assert_seen_once(tmp_path / "seen", outputs)
+
+
+@pytest.mark.parametrize("seed", range(WRITER_KILLS))
+def test_with_processes_that_write(seed: int, tmp_path: Path) -> None:
+    """Where the program alone is killed, or its writer processes are, there is nothing to recover."""
+    own = random.Random(10_000 + seed)
+    suffixes = [own.choice(SUFFIXES), own.choice(SUFFIXES)]
+    whom = ("program", "writers", "both", "in a call")[seed % 4]
+    writers = tmp_path / "writers" if whom in ("writers", "both") else None
+    at = None if whom == "in a call" else own.randrange(CALLS)
+    killer = Killer(at, writers, alone=whom == "writers")
+    with ScriptedServer(killer, seed=seed) as server:
+        args = [server.base_url, str(tmp_path), *suffixes, fault(own) if whom == "in a call" else "", "process"]
+        reads, errors = os.pipe()
+        with os.fdopen(reads, "rb") as told:
+            with os.fdopen(errors, "wb") as file:
+                program = start("target", args, file)
+                killer.pid = program.pid
+            # Its writer processes have its standard error, until they end.
+            said = told.read().decode()
+        code = program.wait()
+    assert code in ((0,) if whom == "writers" else (-signal.SIGKILL, 0)), said
+    outputs = [tmp_path / f"{name}.jsonl{suffix}" for name, suffix in zip("ab", suffixes, strict=True)]
+    for output in outputs:
+        found = rt.recover(output, write=True)
+        assert found.report.is_clean or whom == "both", said + str(found.report)
+        assert list(found) == [] or whom == "both", said + str(found.report)
+        assert not os.path.exists(f"{output}.journal")
     assert_seen_once(tmp_path / "seen", outputs)
 
 

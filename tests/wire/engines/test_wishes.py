@@ -656,13 +656,13 @@ def test_copies_and_bound_clients_wish_the_same() -> None:
 def test_the_journal_keeps_what_was_wished(tmp_path: Path) -> None:
     """Of a process that was killed, the steps have the same reasons."""
     from rollout_trace.record.call import Call
-    from rollout_trace.record.journal_records import call_of, head_of
+    from rollout_trace.record.journal_records import copy_of
     from rollout_trace.record.settings import Settings
 
     wished = rt.Engine("vllm", routed_experts=True, top_logprobs=3)
     call = Call(Settings(lambda method, path: None, wishes=wished), "openai.chat")
-    assert call_of(head_of(call)).settings.wishes == wished
-    assert call_of(head_of(Call(Settings(lambda method, path: None), "openai.chat"))).settings.wishes is None
+    assert copy_of(call).settings.wishes == wished
+    assert copy_of(Call(Settings(lambda method, path: None), "openai.chat")).settings.wishes is None
 
 
 # What logprobs are of
