@@ -66,6 +66,7 @@ def fault(own: random.Random) -> str:
     return f"{name}:{own.randint(1, most)}:{own.choice([0.0, own.random(), 1.0])}"
 
 
+@pytest.mark.amount
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_what_was_seen_is_there_once(seed: int, tmp_path: Path) -> None:
     own = random.Random(seed)
