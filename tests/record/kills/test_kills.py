@@ -96,6 +96,7 @@ def test_what_was_seen_is_there_once(seed: int, tmp_path: Path) -> None:
     assert_seen_once(tmp_path / "seen", outputs)
 
 
+@pytest.mark.amount
 @pytest.mark.parametrize("seed", range(WRITER_KILLS))
 def test_with_processes_that_write(seed: int, tmp_path: Path) -> None:
     """Where the program alone is killed, or its writer processes are, there is nothing to recover."""
