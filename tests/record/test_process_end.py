@@ -369,7 +369,7 @@ def starter() -> Starter:
     )
 
 
-@pytest.mark.parametrize("end", some(ENDS, "SIGTERM", "a forked child", *list(ENDS)[::3]))
+@pytest.mark.parametrize("end", some(ENDS, "SIGTERM", "a forked child", *list(ENDS)[::6]))
 def test_what_is_written(end: str, server: ScriptedServer, tmp_path: Path) -> None:
     program, code, expected, said = ENDS[end]
     path = tmp_path / "runs.jsonl"

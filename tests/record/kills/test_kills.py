@@ -24,7 +24,7 @@ from tests.amount import amount
 from tests.forked import Started, Starter
 
 KILLS = amount(2, 20, 200)
-WRITER_KILLS = amount(4, 12, 80)
+WRITER_KILLS = amount(2, 12, 80)
 ROOT = Path(__file__).resolve().parents[3]
 SUFFIXES = ("", ".gz", ".zst")
 CALLS = 128
