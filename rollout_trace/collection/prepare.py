@@ -20,7 +20,7 @@ from rollout_trace.collection.process_main import leave_if_preparing
 from rollout_trace.collection.resume import Plan
 from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.session import Session
-from rollout_trace.collection.settings import SETTINGS, executor_of, ungrouped
+from rollout_trace.collection.settings import GROUPS, SETTINGS, executor_of, ungrouped
 from rollout_trace.collection.tasks import load_tasks
 from rollout_trace.data.model import new_id
 from rollout_trace.data.user_values import brief
@@ -42,9 +42,13 @@ def prepare(given: Mapping[str, Any]) -> Session:
         TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
     """
     leave_if_preparing()
+    called = {GROUPS[group][key]: f"{key!r} of {group}" for group, value in given.items()
+              if group in GROUPS and isinstance(value, Mapping) for key in value if key in GROUPS[group]}  # fmt: skip
     given = ungrouped(given)
     agent: Agent = agent_of(given["agent"])
-    value = {name: one.check(given[name], name) for name, one in SETTINGS.items() if one.check is not None}
+    value = {
+        name: one.check(given[name], called.get(name, name)) for name, one in SETTINGS.items() if one.check is not None
+    }
     output = _output(given["output"], given["tasks"])
     recording(output, **value["recording"])  # Opens nothing.
     rewards = rewards_of(given["reward"], value["reward_timeout"])
@@ -133,8 +137,8 @@ def _executor(given: Any, concurrency: int) -> Executor | None:
     if isinstance(given, Executor):
         return given
     raise TypeError(
-        f'executor is {brief(given)}; give "local", "process", "ray", or an object with the methods run(job) and '
-        "close()."
+        f'executor is {brief(given)}; give "local", "process", "ray", a mapping with one of these as "kind", or an '
+        "object with the methods run(job) and close()."
     )
 
 

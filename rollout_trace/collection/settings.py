@@ -96,7 +96,8 @@ class Settings:
             if first in _MAIN_KEYS and isinstance(before, str):
                 before = {_MAIN_KEYS[first]: before}
             parsed = _merged(before, parsed, place)
-        self._put(first, parsed, place)
+        # A group names its keys itself.
+        self._put(first, parsed, f"--set {first}" if inner and first in GROUPS else place)
 
     def set(self, values: Mapping[str, Any], place: Callable[[str], str]) -> None:
         """Takes the settings that are not None; ``place`` gives the place of each for messages."""
@@ -247,6 +248,8 @@ def executor_of(value: Any) -> Any | None:
     """``local``, ``process`` or ``ray``; of the last two also with the arguments of their classes."""
     if value in ("local", "process", "ray"):
         return value
+    if value == {"kind": "local"}:
+        return "local"
     if not isinstance(value, dict) or value.get("kind") not in ("process", "ray"):
         return None
     arguments = {name.replace("-", "_"): one for name, one in value.items() if name != "kind"}
@@ -344,7 +347,7 @@ def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
         elif name in found:
             found[name] = value
         elif name != "limits":
-            raise TypeError(f"collect() has no argument {name!r}; {checks.advice(name, found)}")
+            raise TypeError(f"collect() has no argument {name!r}; {checks.advice(name, {**found, **GROUPS})}")
         elif value is not None:
             raise checks.refused(value, name, f"a mapping with any of {', '.join(GROUPS[name])}")
     return found

@@ -151,11 +151,7 @@ class Api:
 
     def messages(self, ask: Ask) -> list[Json]:
         """The messages as chat messages. Raises BadRequest for a request that has none."""
-        from rollout_trace.wire.protocols import record_of
-
-        field = record_of(self.protocol).request.messages
-        if not isinstance(ask.request.get(field), str):
-            objects(ask.request.get(field), field)
+        check_messages(self.protocol, ask.request)
         return chat_messages(self.protocol, ask.record.body)
 
     def tools(self, request: Mapping[str, Any]) -> list[Json] | None:
@@ -227,6 +223,19 @@ def sent_ids(ask: Ask) -> list[int] | None:
     if beyond is not None:
         raise BadRequest(f"Token id {beyond} is out of vocabulary", param)
     return ids
+
+
+def check_messages(protocol: str, request: Mapping[str, Any]) -> None:
+    """Raises BadRequest for a request that has no messages. A prompt is a text, an input may be one, or be missing."""
+    from rollout_trace.wire.protocols import record_of
+
+    field = record_of(protocol).request.messages
+    value = request.get(field, "" if field == "input" else None)
+    if field in ("input", "prompt") and isinstance(value, str):
+        return
+    if field == "prompt":
+        raise BadRequest(f"`prompt` should be text, not {value!r}", field)
+    objects(value, field)
 
 
 def chat_messages(protocol: str, body: bytes) -> list[Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
 from hashlib import blake2b
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rollout_trace import credentials, guard
 from rollout_trace.file.difference import common_prefix
+from rollout_trace.view.numbers import size
 
 Paint: TypeAlias = Callable[[str, str], str]
 """From a text and a style to the text to print. Styles: ``red`` (in differences, what was recorded), ``green`` (what is
@@ -21,8 +23,15 @@ _ITEMS = 8
 """Items that are shown of a list of numbers, from the first that differs on."""
 _CONTEXT = 24
 """Equal characters that are shown before a difference."""
+_SCALARS = frozenset({str, int, float, bool})
 _ROWS = 4
 """Lines that a value has at most."""
+_DATA = re.compile(
+    r"data:(?P<kind>[\w.+-]+/[\w.+-]+)[^,\s]{0,100};base64,(?P<data>[\w+/=-]{64,})"
+    r"|(?<![\w+/=-])[\w+/-]{256,}={0,2}(?![\w+/=-])",
+    re.ASCII,
+)
+"""Data in base64: an address that holds it, or a long text of it alone."""
 
 
 class _Missing:
@@ -73,7 +82,10 @@ def _of_lists(recorded: list[Any], now: list[Any], path: str) -> Iterator[Change
 
 
 def _differ(recorded: Any, now: Any) -> bool:
-    return recorded is not now and digest_of(recorded) != digest_of(now)
+    # Not of each number of a long list; of lists and objects, in which Python takes True for 1, by their JSON.
+    if recorded is now or (type(recorded) is type(now) and type(recorded) in _SCALARS and recorded == now):
+        return False
+    return digest_of(recorded) != digest_of(now)
 
 
 def _joined(path: str, key: Any) -> str:
@@ -98,7 +110,7 @@ def _plain(value: Any) -> Any:
 
 def named(found: Sequence[Change]) -> str:
     """The places that differ, in a sentence: ``seed, messages.3.content and 2 more places``."""
-    paths = [guard.printable(one.path or "all of it", 60) for one in found]
+    paths = [guard.printable(one.path or "all of it", 80) for one in found]
     shown = paths if len(paths) <= 4 else [*paths[:3], f"{len(paths) - 3} more places"]
     return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
 
@@ -130,8 +142,11 @@ def lines_of(
 def _both(change: Change, room: int, names: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """The lines of both values, with their colours."""
     recorded, now = (_rows(value, change, room) for value in (change.recorded, change.now))
+    length = len(recorded)
     while len(recorded) > 1 and len(now) > 1 and recorded[-1] == now[-1]:
         del recorded[-1], now[-1]
+    if len(recorded) < length:
+        recorded[-1], now[-1] = (f"{rows[-1][: room - 1]}…" for rows in (recorded, now))
     marks = []
     if len(recorded) == len(now) == 1 and (recorded[0] + now[0]).replace("…", "").isascii():
         equal = common_prefix(recorded[0], now[0])
@@ -149,7 +164,11 @@ def _rows(value: Any, change: Change, room: int) -> list[str]:
     line = text.rfind("\n", 0, equal) + 1
     begin = line if equal - line <= room // 2 else equal - _CONTEXT
     shown = ("…" if begin > line else "") + text[begin : begin + room * _ROWS]
-    rows = [row for one in shown.split("\n") for row in _broken(guard.escaped(one), room)]
+    lines = [guard.escaped(one) for one in shown.split("\n")]
+    if len(lines) > 1 and not lines[-1]:
+        # A line end behind all would not be seen.
+        lines[-2:] = [f"{lines[-2]}\\n"]
+    rows = [row for one in lines for row in _broken(one, room)]
     if len(rows) <= _ROWS and begin + room * _ROWS >= len(text):
         return rows if text else ["(empty)"]
     kept = rows[:_ROWS]
@@ -161,10 +180,20 @@ def _broken(text: str, room: int) -> list[str]:
 
 
 def _text_of(value: Any) -> str:
-    """A value as text that is not escaped yet, without the keys of this process's clients."""
+    """A value as text that is not escaped yet, without the keys of this process's clients; base64 as kind and size."""
     if isinstance(value, (bytes, _Missing)):
         return repr(value)
-    return credentials.cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    text = credentials.cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return text if len(text) < 64 else _DATA.sub(_data_named, text)
+
+
+def _data_named(found: re.Match[str]) -> str:
+    """``<image/png, 12.3 kB, 5ceb29>``: the last are digits of its digest. A long word is no data."""
+    kind, data = found["kind"], found["data"] or found[0]
+    if kind is None and not all(re.search(letters, data) for letters in ("[A-Z]", "[a-z]", "[0-9]")):
+        return data
+    digest = blake2b(data.encode(), digest_size=3).hexdigest()
+    return f"<{kind or 'base64'}, {size(len(data.rstrip('=')) * 3 // 4)}, {digest}>"
 
 
 def painted(text: str, style: str, paint: Paint | None) -> str:

@@ -13,8 +13,10 @@ from typing import Any, Literal, TypeAlias
 from rollout_trace import guard
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.view.plain_text import short
+from rollout_trace.wire.protocols import record_of
 
-from ._differences import Change, Paint, changes, lines_of, named, painted
+from . import normalize
+from ._differences import MISSING, Change, Paint, changes, lines_of, named, painted
 from ._normal_form import MatchOptions, Request, form_of, key_of, parsed, protocol_of, request_of, target_of
 
 _MOST = 20
@@ -22,6 +24,10 @@ _ENDS = {
     "complete": "", "cut": "(cut off)", "unreachable": "(no answer: unreachable)", "closed": "(closed by the client)",
 }  # fmt: skip
 _EXACT = MatchOptions()
+_READ = frozenset(
+    {"messages", "input", "prompt", "contents", "instructions", "system", "systemInstruction", "tools", "body"}
+)
+"""Fields with what a model reads: a difference there is not one to leave out. ``body``: one without fields."""
 
 Reason: TypeAlias = Literal["nothing_recorded", "not_recorded", "used", "order"]
 """``nothing_recorded``: the cassette is empty. ``not_recorded``: no recorded request is equal. ``used``: one is, and
@@ -55,9 +61,12 @@ class Unmatched:
             found = differences(request_of(self.expected), self.request, self.options)
         sentence = f"{self.sentence} in {named(found)}." if self.reason == "not_recorded" and found else self.sentence
         first = "\n".join(painted(line, "bold", paint) for line in textwrap.wrap(sentence, width))
+        lines = lines_of(found, width, paint)
+        if not lines and protocol_of(self.request) is not None:
+            lines = [f"    {painted(f'now       {call_line(self.request, width - 14)}', 'green', paint)}"]
         hints = ([*textwrap.wrap(text, width - 4), f"  {code}"] for text, code in self._hints(found, test))
         to_do = "\n".join(["What to do:", *("  - " + "\n    ".join(lines) for lines in hints)])
-        return "\n\n".join(filter(None, [first, "\n".join(lines_of(found, width, paint)), to_do]))
+        return "\n\n".join(filter(None, [first, "\n".join(lines), to_do]))
 
     def _hints(self, found: Sequence[Change], test: str | None) -> Iterator[tuple[str, str]]:
         """Things to try: in words, and what to type."""
@@ -67,17 +76,33 @@ class Unmatched:
         yield "If the change is meant, record again:", record_command(test)
         if self.reason == "order":
             yield "If these calls may come in any order, say so in the mark:", 'order="free"'
-        if self.reason != "not_recorded" or not found:
+        in_path = {"protocol", "request", *(["stream"] if record_of(protocol_of(self.request)).has_path_facts else [])}
+        if self.reason != "not_recorded" or not found or not in_path.isdisjoint(one.path for one in found):
             return
-        settings = [one.path for one in found if one.path.isidentifier()]
-        if len(settings) == len(found):
-            yield "If it may differ from run to run, leave it out, in the mark:", f"ignore={settings!r}"
+        paths = [one.path for one in found]
+        if (name := self._normaliser()) is not None:
+            yield (
+                f"Only {name} differ. To leave them out, in the mark:",
+                f"normalize=rollout_trace.testing.normalize.{name.lower()}",
+            )
+        elif all(one.split(".")[0] not in _READ and all(map(str.isidentifier, one.split("."))) for one in paths):
+            yield "If it may differ from run to run, leave it out, in the mark:", f"ignore={paths!r}"
         else:
             what = "If it may differ from run to run, change it before it is compared, in the mark"
             yield (
                 f"{what} (rollout_trace.testing.normalize has functions for dates, UUIDs and numbers):",
                 "normalize=my_function",
             )
+
+    def _normaliser(self) -> str | None:
+        """What alone differs, of that which a function of ``normalize`` takes out."""
+        if self.options.normalize is not None or self.expected is None:
+            return None
+        for name in ("dates", "UUIDs"):
+            options = MatchOptions(self.options.ignore, getattr(normalize, name.lower()))
+            if key_of(self.request, options) == key_of(request_of(self.expected), options):
+                return name
+        return None
 
 
 def record_command(test: str | None) -> str:
@@ -90,24 +115,30 @@ def differences(recorded: Request, now: Request, options: MatchOptions = _EXACT)
     forms = form_of(recorded, options), form_of(now, options)
     found = []
     for one in changes(*forms):
-        whose = _whose(one.path, forms[1]) or _whose(one.path, forms[0])
+        value = one.recorded if one.now is MISSING else one.now
+        whose = _name_in(value) or _whose(one.path, forms[1]) or _whose(one.path, forms[0])
         found.append(one._replace(path=one.path.removeprefix("body.") + (f" ({whose})" if whose else "")))
     return found
 
 
 def _whose(path: str, value: Any) -> str | None:
     """The role of the message, or the name of the tool, that a path leads into."""
-    found = None
+    found: str | None = None
     for part in path.split("."):
         if isinstance(value, list) and part.isdigit() and int(part) < len(value):
             value = value[int(part)]
         else:
             value = value.get(part) if isinstance(value, dict) else None
-        if isinstance(value, dict):
-            inner = value["function"] if isinstance(value.get("function"), dict) else value
-            names = [one for one in (inner.get("name"), value.get("role"), found) if isinstance(one, str)]
-            found = names[0] if names else None
+        found = _name_in(value) or found
     return found
+
+
+def _name_in(value: Any) -> str | None:
+    """The name or the role that an object has."""
+    if not isinstance(value, dict):
+        return None
+    inner = value["function"] if isinstance(value.get("function"), dict) else value
+    return next((one for one in (inner.get("name"), value.get("role")) if isinstance(one, str)), None)
 
 
 def unused_text(exchanges: Sequence[Exchange], *, width: int = 100, paint: Paint | None = None) -> str:
@@ -184,7 +215,9 @@ def call_line(request: Request, room: int) -> str:
     body = parsed(request.body)
     model = model or (body.get("model") if isinstance(body, dict) else None)
     last = messages[-1] if messages else {"role": "no messages"}
-    return short(f"{model}, {last['role']}: {text_of(last)}", max(8, room))
+    calls = [one.get("function", one) for one in last.get("tool_calls") or () if isinstance(one, dict)]
+    said = text_of(last) or " ".join(f"{one.get('name')}({one.get('arguments') or ''})" for one in calls)
+    return short(f"{f'{model}, ' if model else ''}{last['role']}: {said}", max(8, room))
 
 
 def _answer(exchange: Exchange) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from ._api import BadRequest, chat_messages, objects, texts_or_ids
+from ._api import BadRequest, chat_messages, check_messages, objects, texts_or_ids
 from ._google import GoogleApi
 from ._messages import RequestRecord, Response, json_bytes, json_response
 from .tokenizer import AnyTokenizer
@@ -56,12 +56,14 @@ def ollama_models(model: str) -> _Json:
 
 def count_tokens(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
     """Anthropic's count of the tokens of a prompt."""
+    check_messages("anthropic.messages", request)
     messages = chat_messages("anthropic.messages", json_bytes(request))
     return {"input_tokens": len(tokenizer.apply_chat_template(messages, request.get("tools")))}
 
 
 def google_count(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
     """Google's count of the tokens of a prompt."""
+    check_messages(GoogleApi.protocol, request)
     messages = chat_messages(GoogleApi.protocol, json_bytes(request))
     return {"totalTokens": len(tokenizer.apply_chat_template(messages, GoogleApi().tools(request)))}
 

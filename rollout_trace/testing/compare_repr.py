@@ -86,7 +86,7 @@ def _differences(left: Any, right: Any) -> list[str]:
         return ["A rollout equals nothing but itself: compare rollout.trajectory, .steps, .messages or .text."]
     found = list(changes(_plain(left), _plain(right)))
     shown = [one for one in found if _OF_ONE_RUN.isdisjoint(one.path.split("."))]
-    others = [one for one in found if one not in shown]
+    others = [one for one in found if not _OF_ONE_RUN.isdisjoint(one.path.split("."))]
     lines = lines_of(shown, 100, names=("left", "right"))
     if others:
         lead = "They differ too in" if shown else "They differ only in"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.collection.settings import GROUPS
 
 ran: list[object] = []
 
@@ -247,5 +249,15 @@ def test_a_reward_that_is_none_is_recorded_as_missing(value: Any, tmp_path: Path
     assert one.metadata["reward_errors"]
 
 
-def test_all_arguments_of_collect_are_those_of_acollect() -> None:
-    assert inspect.signature(rt.acollect).parameters == inspect.signature(rt.collect).parameters
+def test_each_key_of_a_group_has_the_name_that_its_argument_had() -> None:
+    """In the groups' types, and among the earlier names, which type checkers read."""
+    earlier = {name for group in GROUPS.values() for name in group.values()} - GROUPS.keys()
+    tree = ast.parse(inspect.getsource(sys.modules["rollout_trace.collection.collect"]))
+    typed = {
+        node.name: {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)
+                    and isinstance(one.target, ast.Name)}
+        for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    }  # fmt: skip
+    assert typed["EarlierNames"] == earlier
+    for name, group in (("Retries", "retries"), ("Timeouts", "timeout"), ("Limits", "limits")):
+        assert typed[name] == GROUPS[group].keys()

@@ -57,7 +57,7 @@ def in_sources() -> Iterator[tuple[str, str]]:
         message = str(framework_missing(name, "the framework", ImportError("no")))
         yield name, message.partition("pip install ")[2]
     for package in ("brotli", "zstandard"):
-        yield "rollout_trace/testing/_compress.py", package
+        yield "rollout_trace/testing/_delivery.py", package
 
 
 def commands() -> dict[str, list[str]]:

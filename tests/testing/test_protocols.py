@@ -276,3 +276,16 @@ def test_a_conversation_with_tools_is_one_prompt_in_every_protocol() -> None:
             name: json.loads(post(server, path, {"model": "m", **body})[1]) for name, (path, body) in WEATHER.items()
         }
     assert found["anthropic"]["input_tokens"] == found["google"]["totalTokens"] == found["chat"]["count"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/messages/count_tokens", 400), ("/v1beta/models/m:countTokens", 400), ("/api/chat", 400),
+        ("/api/generate", 400), ("/v1/responses", 200),
+    ],
+)  # fmt: skip
+def test_a_request_without_messages(path: str, status: int) -> None:
+    """Refused, save for a response, whose messages the server may hold."""
+    with ScriptedServer("x") as server:
+        assert post(server, path, {"model": "m"})[0] == status

@@ -74,7 +74,6 @@ def test_child_processes_of_any_language(project: Project) -> None:
     project.pytester.makepyfile(
         child="""
 import json
-import shutil
 import os
 import urllib.request
 
