@@ -115,7 +115,7 @@ def failed(hook: str, call: HoldsFaults | None, error: Exception, message: str |
     if message is None and not first(f"{hook}:{type(error).__name__}"):
         return
     on = "the agent goes on" if call is None else "the call itself goes on, its step says so"
-    logger.error("%s", printable(message or f"recording failed in {hook}{_place(error)}: {describe(error)}; {on}"))
+    log(logging.ERROR, printable(message or f"recording failed in {hook}{_place(error)}: {describe(error)}; {on}"))
     if logger.isEnabledFor(logging.DEBUG):
         lines = "".join(traceback.format_exception(error)).splitlines()
         # Indented, so that text from outside cannot imitate a line of the log.
@@ -208,9 +208,17 @@ def warn_once(key: str, message: str) -> None:
         warn(message)
 
 
+def log(level: int, message: str) -> None:
+    """Logs a message. A handler of the user's may raise: on a thread of the recorder nobody would go on."""
+    try:
+        logger.log(level, "%s", message)
+    except Exception:
+        pass
+
+
 def warn(message: str) -> None:
     """Logs a warning."""
-    logger.warning("%s", printable(message))
+    log(logging.WARNING, printable(message))
 
 
 @contextmanager

@@ -54,10 +54,13 @@ class IdText:
         return self._count - own.count(b",", done), at + done
 
     def _write(self, ids: Any) -> None:
-        part = ids[self._count : self._count + max(self._count, _FIRST_IDS)].tolist()
-        self._text += json.encode(part)[1:-1]
-        self._text += b","
-        self._count += len(part)
+        count = self._count
+        part = ids[count : count + max(count, _FIRST_IDS)].tolist()
+        text = json.encode(part)[1:-1] + b","
+        # Meanwhile the garbage collector may have ended an agent, and that have had another call decoded.
+        if self._count == count:
+            self._text += text
+            self._count += len(part)
 
 
 def first_difference(own: bytes | bytearray, text: bytes, at: int, low: int, high: int) -> int:

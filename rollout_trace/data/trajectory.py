@@ -339,6 +339,7 @@ def _completed(trajectory: Trajectory, name: str, later: dict[str, Any]) -> Any:
         found = later.setdefault(f"made {name}", found())
     if found is not None and name in later:
         _set(trajectory, name, found)
+    later.pop(f"made {name}", None)
     return object.__getattribute__(trajectory, name)
 
 

@@ -70,7 +70,9 @@ def ids_of(values: Sequence[msgspec.Raw]) -> LineIds | None:
         whole = _array(joined[1:-1])
     except msgspec.DecodeError:
         return None
-    return LineIds.of_whole([one.count(b",") + 1 if one else 0 for one in lists], whole)
+    counts = [one.count(b",") + 1 if one else 0 for one in lists]
+    # Not where a list has white space alone.
+    return LineIds.of_whole(counts, whole) if sum(counts) == len(whole) else None
 
 
 def _inside(texts: Sequence[bytes]) -> tuple[list[bytes], bytes]:

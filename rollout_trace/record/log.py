@@ -191,9 +191,12 @@ class StepLog:
     def take_back(self) -> None:
         """Decodes the calls that were set aside."""
         with self.completing:
-            (calls, self._set_aside), (files, self._files) = (self._set_aside, {}), (self._files, {})
+            calls, files = {**self._set_aside}, {**self._files}
             for call in self.restore(calls, files) if calls and self.restore is not None else ():
+                # One by one, and each only with its bytes: this may be interrupted by Ctrl-C, and is then begun anew.
+                self._set_aside.pop(call.id, None)
                 self.decode(call)
+            self._files = {}
 
     def _count_bytes(self, call: Call) -> None:
         request = len(call.request or b"")

@@ -153,7 +153,10 @@ def steps_of(pieces: Pieces, order: Sequence[str] = ()) -> list[Step]:
     # A stream of which only the beginning is there, since its end could not be written; its steps could be, later.
     ended = {name for name, records in pieces.calls.items() if any(one.kind == form.CALL for one in records)}
     later = {step.call_id for step in steps.values()} - ended
-    return _joined(list(steps.values()), [step for step in log.steps() if step.call_id not in later])
+    found = [step for step in log.steps() if step.call_id not in later]
+    # The steps keep the segments of their ids, with what further prompts would be compared with.
+    log.trim()
+    return _joined(list(steps.values()), found)
 
 
 def filled(calls: dict[str, Call], pieces: Pieces) -> Iterator[Call]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -31,6 +31,19 @@ FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
 
 on_written: list[Callable[[Trajectory, str], object]] = []
 """Called with each trajectory that a recording has written, and the name of its target."""
+
+
+class Answer(NamedTuple):
+    """What has become of an episode; or, without one, that the process has ended."""
+
+    number: int | None
+    results: Sequence[int | str | None] = ()
+    """Of each trajectory: the number of its steps; None: the file system refused it; or why it could not be made."""
+    refusals: int = 0
+    """How often the file system has refused a line so far."""
+
+
+NO_ANSWER = Answer(None)
 
 
 class Writer(Protocol):

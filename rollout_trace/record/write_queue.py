@@ -17,11 +17,11 @@ from weakref import WeakSet
 from rollout_trace import guard
 from rollout_trace._threads import POLITE_LIMIT, give_way, renew_after_fork, set_polite
 from rollout_trace.record import process_end
-from rollout_trace.record.sink import Sink
+from rollout_trace.record.sink import NO_ANSWER, Answer, Sink
 from rollout_trace.record.state import Episode
 
 if TYPE_CHECKING:
-    from rollout_trace.record.writer_process import Answer, WriterProcess
+    from rollout_trace.record.writer_process import WriterProcess
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
@@ -261,7 +261,11 @@ class WriteQueue:
             self._release(episode)
 
     def _write(self, episode: Episode) -> None:
-        episode.is_written = True
+        # Asked again: `put` may have been handing it over meanwhile, and holds the lock until that is noted.
+        with self._changed:
+            if episode.is_written:
+                return
+            episode.is_written = True
         try:
             if self._hand_over(episode, wait=True):
                 return
@@ -288,8 +292,14 @@ class WriteQueue:
             if process.is_gone and wait:
                 # At once: what it was given closed before this one.
                 self._take_back(process)
-        except Exception as error:
+        except BaseException as error:
+            # Whether it has been sent is not known (Ctrl-C): what it has written is looked for, the rest written here.
+            self._items.put([NO_ANSWER])
+            if not isinstance(error, Exception):
+                raise
             guard.failed("hand_over", None, error)
+            # The one that is among what is taken back is not queued as well.
+            return episode in process.handed.values()
         return False
 
     def _answered(self, answer: Answer) -> None:

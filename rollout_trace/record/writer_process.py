@@ -14,18 +14,19 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
 from rollout_trace._threads import renew_after_fork
 from rollout_trace.data.costs import PriceTable, prices_by_pattern
 from rollout_trace.file import locking
 from rollout_trace.file.plain import dumps, loads
+from rollout_trace.record.sink import NO_ANSWER, Answer
 
 if TYPE_CHECKING:
     from rollout_trace.record.journal import Journal
@@ -36,16 +37,6 @@ _COMMAND = ("-I", "-S", "-c", "import json, sys; sys.path[:] = json.loads(sys.ar
             "from rollout_trace.record.writer_child import main; main()")  # fmt: skip
 _GRACE = 1.0
 """Seconds that a process has to end which answers no more, and writes no more."""
-
-
-class Answer(NamedTuple):
-    """What has become of an episode; or, without one, that the process has ended."""
-
-    number: int | None
-    results: Sequence[int | str | None] = ()
-    """Of each trajectory: the number of its steps; None: the file system refused it; or why it could not be made."""
-    refusals: int = 0
-    """How often the file system has refused a line so far."""
 
 
 class WriterProcess:
@@ -216,7 +207,10 @@ class WriterProcess:
                 elif not wait:
                     return False
                 else:
-                    select.select([], [pipe], [])
+                    # Not `select`, which takes no descriptor past 1023.
+                    poll = select.poll()
+                    poll.register(pipe, select.POLLOUT)
+                    poll.poll()
         except (OSError, ValueError):
             self.is_gone = True
             return False
@@ -224,16 +218,21 @@ class WriterProcess:
 
     def _listen(self) -> None:
         pipe, rest = self._process.stdout, b""
-        # A program may close all its descriptors.
-        with suppress(OSError, ValueError):
-            while pipe is not None and (chunk := pipe.read(1 << 16)):
-                *lines, rest = (rest + chunk).split(b"\n")
-                answers: list[Answer] = []
-                for line in lines:
-                    self._heard(line, answers)
-                if answers:
-                    self._tell(answers)
-        self._tell([Answer(None)])
+        try:
+            # A program may close all its descriptors.
+            with suppress(OSError, ValueError):
+                while pipe is not None and (chunk := pipe.read(1 << 16)):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    answers: list[Answer] = []
+                    for line in lines:
+                        # A handler of the user's may raise anything of what is logged.
+                        with suppress(Exception):
+                            self._heard(line, answers)
+                    if answers:
+                        self._tell(answers)
+        finally:
+            # Whatever has happened: without it `stop` would wait for ever.
+            self._tell([NO_ANSWER])
 
     def _heard(self, line: bytes, answers: list[Answer]) -> None:
         message = loads(line)
@@ -244,7 +243,7 @@ class WriterProcess:
                 guard.count(name, by)
         # What it says once, another process of this kind may have said.
         elif guard.first(f"writer-process:{message['log'][1]}"):
-            guard.logger.log(message["log"][0], "%s", message["log"][1])
+            guard.log(message["log"][0], message["log"][1])
 
 
 def settings_of(

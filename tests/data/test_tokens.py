@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
+from rollout_trace.data import id_text
 from rollout_trace.data.model import Step
-from rollout_trace.data.tokens import FLOAT32_MAX, TokenStore, as_float32, as_int32, common_prefix, readonly
+from rollout_trace.data.tokens import FLOAT32_MAX, TokenStore, as_float32, as_int32, common_prefix, id_list, readonly
 from tests.amount import amount
 
 
@@ -75,3 +77,27 @@ def test_the_segment_that_holds_a_position_is_found_in_a_deep_tree() -> None:
             assert [piece.tolist() for piece in segment.pieces(0, stop)] == [
                 piece.tolist() for piece in span.segment.pieces(0, stop)
             ]
+
+
+def test_a_text_of_ids_that_is_asked_for_while_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may close an agent anywhere, whose call is decoded at once: each id is written once."""
+    ids = list(range(1000, 1400))
+    text = msgspec.json.encode(ids)
+    store = TokenStore()
+    store.add(np.array(ids, np.int32), np.array([7], np.int32))
+    asked = []
+
+    class Encoder:
+        @staticmethod
+        def encode(part: list[int]) -> bytes:
+            asked.append(part[0])
+            if len(asked) == 2:
+                store.read(text, 1, len(text) - 1)
+            return msgspec.json.encode(part)
+
+    monkeypatch.setattr(id_text, "json", Encoder)
+    assert id_list(store.read(text, 1, len(text) - 1)) == ids
+    segment_text = store.segments[0].text
+    assert segment_text is not None
+    written = [int(one) for one in bytes(segment_text._text).split(b",") if one]
+    assert written == [*ids, 7][: len(written)]

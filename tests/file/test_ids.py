@@ -49,6 +49,11 @@ def test_lists_of_ids_are_read_quickly(text: str) -> None:
     assert found(f"[{text}]") == outcome(f"[{text}]") is not None
 
 
+@pytest.mark.parametrize("white", ["", " ", "\t", "\r", "\n"])
+def test_a_list_of_white_space_alone_has_no_id(white: str) -> None:
+    assert found(f"[{white}]") in (None, [])
+
+
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 9), max_size=400), max_size=4))
 @PROFILE
 def test_lists_of_a_line_are_read_together(lists: list[list[int]]) -> None:

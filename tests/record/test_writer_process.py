@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.record import call as call_module
 from rollout_trace.record import decoder
+from rollout_trace.record import log as log_module
 from rollout_trace.record.decoder import drain, pending
 from rollout_trace.record.frames import ModelFrame
 from rollout_trace.record.log import StepLog
@@ -519,6 +520,50 @@ def test_a_parent_that_is_killed_leaves_nothing_to_recover(how: str, tmp_path: P
     assert all(one.steps[0].cost is not None for one in read.values())
     assert not os.path.exists(f"{path}.journal")
     assert rt.recover(path).report.is_clean
+
+
+def test_a_call_that_ends_while_its_trajectory_is_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever closes the trajectory and the recording's thread both would: one does."""
+    plain = Episode.on_call_end
+
+    def on_call_end(episode: Episode, callback: Callable[[], object]) -> None:
+        plain(episode, callback)
+        callback()
+
+    monkeypatch.setattr(Episode, "on_call_end", on_call_end)
+    path, calls = tmp_path / "out.jsonl", 40
+    with ScriptedServer(["yes"] * calls) as server, rt.recording(path, writer="process"):
+        for number in range(calls):
+            with rt.trajectory(f"t{number}"):
+                ask(sdk(server), "q")
+    assert sorted(one.name for one in rt.read(path)) == sorted(f"t{number}" for number in range(calls))
+
+
+def test_ctrl_c_while_bytes_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "PENDING_LIMIT", 0)
+    plain, asked = log_module.recorded_steps, []
+
+    def interrupted(call: Any, *more: Any) -> Any:
+        asked.append(call)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return plain(call, *more)
+
+    path = tmp_path / "out.jsonl"
+    with ScriptedServer(["a", "b", "c", "d"]) as server, rt.recording(path, writer="process"):
+        with rt.trajectory("t") as trajectory:
+            for number in range(4):
+                ask(sdk(server), f"q{number}")
+                drain()
+            monkeypatch.setattr(log_module, "recorded_steps", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                _ = trajectory.steps
+            monkeypatch.setattr(log_module, "recorded_steps", plain)
+            here = [step.completion and step.completion.content for step in trajectory.steps]
+    # Only the one in whose middle it came is without its answer.
+    assert [here[0], *here[2:]] == ["a", "c", "d"]
+    (read,) = rt.read(path)
+    assert [step.completion and step.completion.content for step in read.steps] == here
 
 
 @pytest.mark.parametrize(
