@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from rollout_trace.file.writer import JSONLWriter
     from rollout_trace.record.journal import Journal
     from rollout_trace.record.redaction import Redact
-    from rollout_trace.record.writer_process import Answer, WriterProcess
+    from rollout_trace.record.sink import Answer
+    from rollout_trace.record.writer_process import WriterProcess
 
 
 class recording:

@@ -144,13 +144,15 @@ class WriterProcess:
         """
         self.is_gone = True
         self._close()
-        if self._process.stdout is not None:
-            guard.run_all("write", self._process.stdout.close)
         try:
             code = self._process.wait(_GRACE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
+        # Closed only when nobody reads it: the number of a closed descriptor may be a file of the user's at once.
+        self._listener.join(_GRACE)
+        if self._process.stdout is not None and not self._listener.is_alive():
+            guard.run_all("write", self._process.stdout.close)
         left, self.handed = list(self.handed.values()), {}
         written: set[str] = set()
         # It may have written a line and not said so, or the beginning of one.

@@ -22,6 +22,7 @@ import rollout_trace as rt
 from rollout_trace.record import call as call_module
 from rollout_trace.record import decoder
 from rollout_trace.record import log as log_module
+from rollout_trace.record.call_steps import recorded_steps
 from rollout_trace.record.decoder import drain, pending
 from rollout_trace.record.frames import ModelFrame
 from rollout_trace.record.log import StepLog
@@ -541,13 +542,13 @@ def test_a_call_that_ends_while_its_trajectory_is_handed_over(tmp_path: Path, mo
 
 def test_ctrl_c_while_bytes_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "PENDING_LIMIT", 0)
-    plain, asked = log_module.recorded_steps, []
+    asked = []
 
     def interrupted(call: Any, *more: Any) -> Any:
         asked.append(call)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        return plain(call, *more)
+        return recorded_steps(call, *more)
 
     path = tmp_path / "out.jsonl"
     with ScriptedServer(["a", "b", "c", "d"]) as server, rt.recording(path, writer="process"):
@@ -558,7 +559,7 @@ def test_ctrl_c_while_bytes_are_read_again(tmp_path: Path, monkeypatch: pytest.M
             monkeypatch.setattr(log_module, "recorded_steps", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 _ = trajectory.steps
-            monkeypatch.setattr(log_module, "recorded_steps", plain)
+            monkeypatch.setattr(log_module, "recorded_steps", recorded_steps)
             here = [step.completion and step.completion.content for step in trajectory.steps]
     # Only the one in whose middle it came is without its answer.
     assert [here[0], *here[2:]] == ["a", "c", "d"]
