@@ -30,5 +30,5 @@ def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     example = Example(pytester, SOURCE, TEST, tests=1)
     # Of the helper, whose failed call is for the manager a tool that failed.
     old, new = "You work out products, with the tool.", "You work out products, by hand."
-    named = ["*message 1 (system)*", f"*{old}*", f"*{new}*", "*pytest --replay=record*"]
+    named = ["*messages.0.content (system)*", f"*{old}*", f"*{new}*", "*pytest --replay=record*"]
     assert_replays(example, load(SOURCE).script, Change(old, new, named))

@@ -28,5 +28,5 @@ def test_agent(rollout):
 def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     example = Example(pytester, SOURCE, TEST, tests=1)
     old, new = "You work out products, with the tool.", "You work out products, by hand."
-    named = ["*message 1 (system)*", f"*{old}*", f"*{new}*", "*pytest --replay=record*"]
+    named = ["*messages.0.content (system)*", f"*{old}*", f"*{new}*", "*pytest --replay=record*"]
     assert_replays(example, load(SOURCE).script, Change(old, new, named))
