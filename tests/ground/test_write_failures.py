@@ -153,6 +153,6 @@ def test_whatever_is_logged_goes_through_the_guard() -> None:
         for path in PACKAGE.rglob("*.py")
         if path.name != "guard.py" and found.search(path.read_text(encoding="utf-8"))
     }
-    # There a rollout gets a logger of the agent's own, and nothing of ours is logged; and what the guard logs in a writer
-    # process goes to its parent.
+    # There a rollout gets a logger of the agent's own, and nothing of ours is logged; and what the guard logs in a
+    # writer process goes to its parent.
     assert elsewhere == {"collection/logs.py", "record/writer_child.py"}
