@@ -95,7 +95,8 @@ class WriteQueue:
             if self.is_stopping:
                 return False
             self.backlog += episode.size
-            has_thread = self._hand_over(episode, wait=False) or self._queue(episode)
+            # Where its last call has ended just now, the thread may have it already.
+            has_thread = episode.is_written or self._hand_over(episode, wait=False) or self._queue(episode)
         if not has_thread:
             self._run_here()
         if self.must_wait:
