@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 
 from msgspec import Raw, json
 
-from rollout_trace.data.id_text import first_difference
+from rollout_trace.data.id_text import common_prefix
 from rollout_trace.data.tokens import Stored
 
 _RECENT_LISTS = 8
@@ -138,7 +138,7 @@ class _Text:
                 self.ends = [0]
         size = self.ends[-1]
         if not text.startswith(memoryview(self.text)[:size]):
-            size = first_difference(self.text, text, 0, 0, min(size, len(text)))
+            size = min(size, common_prefix(text, self.text))
         count = bisect_right(self.ends, size) - 1
         # A number may go on.
         end = self.ends[count]

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import AnyStr, NamedTuple
+from typing import NamedTuple
 
-_WINDOW = 512
-"""Bytes that are compared as one number."""
-_FIRST, _LARGEST = 4096, 1 << 16
-"""Bytes that are compared at once, at first and at most: more than a cache holds would be copied for it slowly."""
+from rollout_trace.data.id_text import FIRST_BLOCK, LARGEST_BLOCK, WINDOW, common_prefix
 
 
 class Difference(NamedTuple):
@@ -44,49 +41,24 @@ def difference(text: bytes, base: bytes) -> Difference:
     prefix = common_prefix(text, base)
     most = min(len(text), len(base)) - prefix
     # Most requests end alike, in less than this.
-    suffix = 0 if not most else _suffix_of(text[-_WINDOW:], base[-_WINDOW:], min(most, _WINDOW))
-    if suffix == _WINDOW:
+    suffix = 0 if not most else _suffix_of(text[-WINDOW:], base[-WINDOW:], min(most, WINDOW))
+    if suffix == WINDOW:
         suffix = _common_suffix(text, base, len(text), len(base), most)
     return Difference(prefix, suffix, text[prefix : len(text) - suffix])
 
 
-def common_prefix(one: AnyStr, other: AnyStr, at: int = 0, place: int = 0) -> int:
-    """Number of bytes, or characters, that are the same in both: behind ``at`` of one, and ``place`` of the other."""
-    most = min(len(one) - at, len(other) - place)
-    low, block = 0, _FIRST
-    while low < most:
-        block = min(block, most - low)
-        if not one.startswith(other[place + low : place + low + block], at + low):
-            break
-        low += block
-        block = min(2 * block, _LARGEST)
-    else:
-        return max(low, 0)
-    # A short rest of bytes is compared as one number.
-    rest = _WINDOW if isinstance(one, bytes) else 1
-    while block > rest:
-        half = block // 2
-        if one.startswith(other[place + low : place + low + half], at + low):
-            low, block = low + half, block - half
-        else:
-            block = half
-    if isinstance(one, bytes) and isinstance(other, bytes):
-        low += _prefix_of(one[at + low : at + low + block], other[place + low : place + low + block])
-    return low
-
-
 def _common_suffix(one: bytes, other: bytes, end: int, other_end: int, most: int) -> int:
     """Number of bytes, at most ``most``, that are the same in both before these places."""
-    low, block = 0, _FIRST
+    low, block = 0, FIRST_BLOCK
     while low < most:
         block = min(block, most - low)
         if not one.endswith(other[other_end - low - block : other_end - low], 0, end - low):
             break
         low += block
-        block = min(2 * block, _LARGEST)
+        block = min(2 * block, LARGEST_BLOCK)
     else:
         return max(low, 0)
-    while block > _WINDOW:
+    while block > WINDOW:
         half = block // 2
         if one.endswith(other[other_end - low - half : other_end - low], 0, end - low):
             low, block = low + half, block - half
@@ -94,13 +66,6 @@ def _common_suffix(one: bytes, other: bytes, end: int, other_end: int, most: int
             block = half
     last, other_last = end - low, other_end - low
     return low + _suffix_of(one[last - block : last], other[other_last - block : other_last], block)
-
-
-def _prefix_of(one: bytes, other: bytes) -> int:
-    """Number of bytes with which two texts of one length begin."""
-    # As numbers: much faster than to halve the rest.
-    differ = int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
-    return len(one) - (differ.bit_length() + 7) // 8
 
 
 def _suffix_of(one: bytes, other: bytes, most: int) -> int:

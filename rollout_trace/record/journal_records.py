@@ -60,7 +60,6 @@ def head_of(call: Call) -> dict[str, Any]:
         "attempts": [
             (mark.started, mark.began, mark.ended, mark.status, mark.error, mark.known) for mark in call.attempts
         ],
-        "has_request": call.request is not None,
         "is_decompressed": call.is_decompressed,
         "eof": call.eof,
         "others": dict(zip(_OTHER_SLOTS, _others(call), strict=True)),

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 from rollout_trace import credentials, guard
-from rollout_trace.file.difference import common_prefix
+from rollout_trace.data.id_text import common_prefix
 from rollout_trace.view.numbers import size
 
 Paint: TypeAlias = Callable[[str, str], str]

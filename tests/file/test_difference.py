@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_trace.file.difference import Difference, arrays, common_prefix, difference, repeated, searched
+from rollout_trace.data.id_text import common_prefix
+from rollout_trace.file.difference import Difference, arrays, difference, repeated, searched
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), st.binary(max_size=50))
