@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from rollout_trace.integration.installed import Integration as Integration
     from rollout_trace.integration.installed import integrations as integrations
     from rollout_trace.process.children import child_environment as child_environment
+    from rollout_trace.process.hosted import run_program as run_program
     from rollout_trace.process.instrument import Instrumentation as Instrumentation
     from rollout_trace.process.instrument import instrument as instrument
     from rollout_trace.record.context import current as current
@@ -149,6 +150,7 @@ _HOMES = {
     "rollout_trace.clients.probe_report": ("ProbeReport",),
     "rollout_trace.clients.probe": ("probe",),
     "rollout_trace.process.children": ("child_environment",),
+    "rollout_trace.process.hosted": ("run_program",),
     "rollout_trace.process.instrument": ("Instrumentation", "instrument"),
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("Recovered", "recover"),

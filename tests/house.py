@@ -32,25 +32,25 @@ DOORS = frozenset(
 ``rollout_trace/__init__.py``."""
 
 BUDGET: dict[str, tuple[int, int]] = {
-    "ground": (1600, 16),
+    "ground": (1610, 17),
     "data": (4250, 16),
-    "wire": (11100, 43),
+    "wire": (11150, 44),
     "file": (10300, 35),
     "record": (8600, 28),
-    "clients": (6500, 23),
-    "process": (2750, 16),
+    "clients": (8200, 32),
+    "process": (2950, 17),
     "train": (2850, 12),
     "integration": (750, 6),
     "collection": (7300, 35),
-    "importing": (7450, 39),
+    "importing": (7400, 38),
     "export": (7950, 46),
     "view": (9650, 55),
-    "testing": (9850, 45),
-    "cli": (4150, 35),
+    "testing": (9100, 43),
+    "cli": (4175, 35),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
-PUBLIC_NAMES = 93
+PUBLIC_NAMES = 94
 """The most names in ``rollout_trace.__all__``."""
 
 PATH_FILES, PATH_CALLS = 64, 910

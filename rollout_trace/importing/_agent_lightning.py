@@ -16,8 +16,8 @@ from rollout_trace.importing.inputs import documents
 from rollout_trace.importing.span_tree import trajectories_of
 from rollout_trace.importing.span_values import Span, any_value, spans_of
 from rollout_trace.importing.steps import number, policy_version
-from rollout_trace.importing.tool_results import tool_runs_of
 from rollout_trace.wire.steps import Stores
+from rollout_trace.wire.tool_results import tool_runs_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory

@@ -11,8 +11,8 @@ from rollout_trace.importing.chat import chat_completion
 from rollout_trace.importing.fields import Fields, as_float
 from rollout_trace.importing.span_values import as_json
 from rollout_trace.importing.steps import policy_version, token_fields
-from rollout_trace.importing.tool_results import tool_runs_of
 from rollout_trace.wire.steps import Stores
+from rollout_trace.wire.tool_results import tool_runs_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job

@@ -14,9 +14,9 @@ from rollout_trace.importing.fields import Fields
 from rollout_trace.importing.imported import each_file, imported
 from rollout_trace.importing.inputs import documents
 from rollout_trace.importing.steps import REBUILT, Thread, number
-from rollout_trace.importing.tool_results import tool_runs_of
 from rollout_trace.wire.chat_messages import assistant_message
 from rollout_trace.wire.steps import Stores
+from rollout_trace.wire.tool_results import tool_runs_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields, OnError

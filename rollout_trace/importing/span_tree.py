@@ -9,7 +9,7 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing.span_own import add_trajectory_facts, is_own
 from rollout_trace.importing.span_steps import call_steps, kind_of, tool_run
 from rollout_trace.importing.steps import SharedStores
-from rollout_trace.importing.tool_results import tool_runs_of
+from rollout_trace.wire.tool_results import tool_runs_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job
