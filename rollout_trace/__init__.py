@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from rollout_trace.record.recovery import Recovered as Recovered
     from rollout_trace.record.recovery import recover as recover
     from rollout_trace.record.scope import orphans as orphans
+    from rollout_trace.testing.fork import fork as fork
+    from rollout_trace.testing.fork import recorded_tool as recorded_tool
     from rollout_trace.train.checks import Finding as Finding
     from rollout_trace.train.drift import Drift as Drift
     from rollout_trace.train.drift import drift as drift
@@ -127,6 +129,7 @@ _HOMES = {
     "rollout_trace.file.annotate": ("annotate",),
     "rollout_trace.file.merge": ("MergeReport", "merge"),
     "rollout_trace.file.score": ("ScoreReport", "ascore", "score"),
+    "rollout_trace.testing.fork": ("fork", "recorded_tool"),
     "rollout_trace.train.checks": ("Finding",),
     "rollout_trace.train.groups": ("Group", "groups", "run_advantages"),
     "rollout_trace.guard": ("Stats", "stats"),

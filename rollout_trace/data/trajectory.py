@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
 from rollout_trace.data import costs, user_values
-from rollout_trace.data.model import Cost, ErrorInfo, Step, Task, ToolRun, maker, new_id
+from rollout_trace.data.model import Cost, ErrorInfo, Step, Task, ToolRun, amend, maker, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +29,19 @@ class _Referable:
     """Makes a slotted dataclass weakly referenceable; ``dataclass(weakref_slot=True)`` needs Python 3.11."""
 
     __slots__ = ("__weakref__",)
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkedFrom:
+    """The recorded run that another went on from."""
+
+    id: str
+    """Of the trajectory."""
+    step: int
+    """Number of its model calls that were answered from the recording."""
+    difference: str | None = None
+    """Where the agent asked something else before that step, and went on with the model; None where it did not."""
 
 
 @document_fields
@@ -91,6 +104,8 @@ class Trajectory(_Referable):
     """
     metadata: dict[str, Any] | None = None
     """Set by the user. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
+    forked_from: ForkedFrom | None = None
+    """The recorded run that this one went on from (``rt.fork``); its own steps before that are ``cached`` here."""
     exchanges: tuple[Exchange, ...] = ()
     """The HTTP exchanges behind the steps, byte for byte, in the order they began. Only in a cassette, which the pytest
     plugin records; ``replay`` answers from them."""
@@ -395,6 +410,16 @@ def new_trajectory(values: dict[str, Any]) -> Trajectory:
     if trajectory.episode_id is None:
         object.__setattr__(trajectory, "episode_id", trajectory.id)
     return trajectory
+
+
+def mark_answered(trajectory: Trajectory) -> None:
+    """Gives the steps of a fork that were answered from the recording the status ``cached``: its first calls."""
+    fork = trajectory.forked_from
+    steps = trajectory.steps if fork is not None else []
+    answered = list(dict.fromkeys(step.call_id for step in steps))[: 0 if fork is None else fork.step]
+    for step in steps:
+        if step.call_id in answered and step.status == "ok":
+            amend(step, status="cached", cost=None)
 
 
 def each_trajectory(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory]:

@@ -21,7 +21,7 @@ from rollout_trace import guard
 from rollout_trace.data import model
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue
-from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.data.trajectory import ForkedFrom, Trajectory
 from rollout_trace.file.plain import OPTIONS, body_record, dumps, milliseconds, time_text
 from rollout_trace.file.records import FACTS, SCHEMA
 
@@ -265,6 +265,7 @@ _FORMS.update(
 )
 for _kind in (model.Usage, model.TokenIssue, ExtraIssue, model.ErrorInfo, model.ToolCall, model.Completion, model.Task):
     _Writer(_kind)
+_Writer(ForkedFrom, step=_Form(int, int, -1))
 _Writer(ExactTurn, n_requests=_Form(int, _choice, 0), seconds=_NUMBER)
 _Writer(model.Cost, amount=_NUMBER)
 _Writer(model.Attempt, duration=_MILLISECONDS)
@@ -288,7 +289,7 @@ _step = _Writer(
 _trajectory = _Writer(
     Trajectory,
     "id name episode_id parent_id parent_step_id group_id rollout_index task status stop_reason error reward rewards "
-    "metrics started_at ended_at environment metadata",
+    "metrics started_at ended_at environment metadata forked_from",
     reward=_NUMBER,
 )
 _encoder = msgspec.json.Encoder()

@@ -19,6 +19,7 @@ from msgspec import Meta, Raw, Struct, field
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue, PolicySpan
 from rollout_trace.data.model import Completion, ErrorInfo, Task, TokenIssue, Usage
+from rollout_trace.data.trajectory import ForkedFrom
 
 SCHEMA = "rollout-trace/1"
 NOTE_SCHEMA = "rollout-trace-note/1"
@@ -259,6 +260,7 @@ class TrajectoryRecord(Record, omit_defaults=True):
     ended_at: Time | None = None
     environment: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
+    forked_from: ForkedFrom | None = None
     messages: list[Any] = []
     tools: list[Any] = []
     segments: list[SegmentRecord] = []

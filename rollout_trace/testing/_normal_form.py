@@ -136,7 +136,7 @@ def _compared(request: Request, options: MatchOptions) -> tuple[str | None, Any]
     if options.normalize is not None and request.body:
         body = _normalized(options.normalize, request, body)
     if isinstance(body, dict):
-        body = normalize.without(_without_capture_fields(body), options.ignore)
+        body = normalize.without(without_capture_fields(body), options.ignore)
         for other, usual in record_of(protocol).request.aliases:
             if other in body and usual not in body:
                 body[usual] = body.pop(other)
@@ -144,7 +144,18 @@ def _compared(request: Request, options: MatchOptions) -> tuple[str | None, Any]
     return protocol, body
 
 
-def _without_capture_fields(body: dict[str, Any]) -> dict[str, Any]:
+def compared_body(protocol: str | None, body: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a body in the form in which requests are compared: without what a recorder adds, ids numbered."""
+    compared = copy.deepcopy(without_capture_fields(body))
+    _renumber(protocol, compared)
+    for message in _objects(compared.get(record_of(protocol).request.messages)):
+        for part in _objects(message.get("content")):
+            # Of an answer that is sent back (Responses): no model reads them.
+            part.pop("logprobs", None)
+    return compared
+
+
+def without_capture_fields(body: dict[str, Any]) -> dict[str, Any]:
     """The body without what a recorder adds, and no answer's text depends on.
 
     Whether it does is decided by the server's address, and a cassette may have been recorded at another one.

@@ -124,6 +124,23 @@ def file_format(stage: Stage) -> Iterator[None]:
         yield
 
 
+def fork(stage: Stage) -> Iterator[None]:
+    def solve(client: OpenAI) -> str:
+        for question in ("How much is 2 + 3?", "And 3 + 4?"):
+            messages: Any = [{"role": "user", "content": question}]
+            answer = client.chat.completions.create(model="m", messages=messages).choices[0].message.content
+        return str(answer)
+
+    (stage.folder / "rollouts.jsonl").unlink()
+    with rt.recording(stage.folder / "rollouts.jsonl"), rt.trajectory(task="sum/2", group="sum/2"):
+        solve(stage.names["client"])
+    stage.names |= {"solve": solve, "look_up": str}
+    before = len(stage.server.requests)
+    yield
+    assert len(stage.server.requests) - before == 9
+    assert [[step.status for step in one.steps] for one in rt.read("forks.jsonl")] == [["cached", "ok"]] * 8
+
+
 def google(stage: Stage) -> Iterator[None]:
     stage.variables |= {"GEMINI_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": stage.server.url}
     yield
@@ -270,6 +287,7 @@ STAGES: dict[str, Setting] = {
     "docs/extras.md": extras,
     "docs/file-format.md": file_format,
     "docs/filter.md": commands.filter_,
+    "docs/fork.md": fork,
     "docs/google.md": google,
     "docs/import.md": import_,
     "docs/index.md": first,

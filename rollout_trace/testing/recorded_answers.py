@@ -1,0 +1,183 @@
+"""The answers that a recorded trajectory has, to be given again: their bytes where they were kept, else equal ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace._python import cached_property
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, refusal
+from rollout_trace.data.exchange import Exchange
+from rollout_trace.data.user_values import brief
+from rollout_trace.wire import PROTOCOLS, decode
+from rollout_trace.wire.protocols import model_in_path, record_of
+
+from ._api import Turn
+from ._normal_form import compared_body, without_capture_fields
+from ._sampling import Completion, Sampler
+from .replay import response_of
+from .script import Fault, Reply, ToolCall
+from .scripted import ScriptedServer
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
+
+    from ._api import Api, Ask
+    from .script import Answer
+
+ANSWER_HEADER = "x-rollout-trace-answer"
+"""Header of a request that is answered from the recording: the number of the recorded call, or ``refused``."""
+REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class RecordedAnswer:
+    """One recorded call."""
+
+    protocol: str
+    steps: Sequence[Step]
+    """One for each choice."""
+    exchange: Exchange | None
+    """Its bytes; None where they were not kept."""
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        """What it asked for, in the form in which it is compared."""
+        return asked_form(self.protocol, self.steps[0])
+
+
+def answers_of(trajectory: Trajectory, count: int) -> list[RecordedAnswer]:
+    """The answers of the first calls of a trajectory, in the order in which they began.
+
+    Raises:
+        ValueError: it has fewer calls, or one of them has no answer.
+    """
+    calls: dict[str, list[Step]] = {}
+    for step in trajectory.steps:
+        calls.setdefault(step.call_id, []).append(step)
+    if not 0 < count <= len(calls):
+        raise ValueError(
+            f"step is {count}, and trajectory {brief(trajectory.id)} has {len(calls)} model calls: give how many of "
+            f"them are answered from the recording, from 1 to {len(calls)}."
+        )
+    kept = {one.call_id: one for one in trajectory.exchanges if one.protocol is not None and one.status is not None}
+    return [_answer(steps, kept.get(call_id)) for call_id, steps in list(calls.items())[:count]]
+
+
+def _answer(steps: Sequence[Step], exchange: Exchange | None) -> RecordedAnswer:
+    first = steps[0]
+    where = f"step {brief(first.id)}, which is before the one to go on from,"
+    if first.protocol not in PROTOCOLS:
+        raise ValueError(f"{where} has the protocol {first.protocol!r}, which no client can be answered in.")
+    found = exchange or _kept_bytes(first)
+    if found is None and first.completion is None and first.error is None:
+        raise ValueError(f"{where} has no answer ({first.status}): fork before it.")
+    return RecordedAnswer(first.protocol, steps, found)
+
+
+def _kept_bytes(step: Step) -> Exchange | None:
+    if step.response_bytes is None or step.request_bytes is None:
+        return None
+    last = step.attempts[-1] if step.attempts else None
+    content_type = None if last is None else last.content_type
+    return Exchange(
+        name=step.call_id,
+        method="POST",
+        path="/",
+        request=step.request_bytes,
+        status=200 if last is None or last.status is None else last.status,
+        headers=(("content-type", content_type or "application/json"),),
+        response=step.response_bytes,
+        chunk_sizes=(len(step.response_bytes),),
+        protocol=step.protocol,
+        call_id=step.call_id,
+    )
+
+
+def asked_form(protocol: str, step: Step) -> dict[str, Any]:
+    """What a step's request asked for, in the form in which requests are compared: without what a recorder adds."""
+    body = {record_of(protocol).request.messages: list(step.messages or ()), **(step.sampling or {})}
+    body |= {"tools": list(step.tools)} if step.tools else {}
+    return {"model": step.model, **compared_body(protocol, body)}
+
+
+def asked_now(protocol: str, path: str, body: bytes) -> dict[str, Any]:
+    """What a request asks for, in that form."""
+    (step, *_) = decode(protocol, body, b"", model=model_in_path(protocol, path))
+    return asked_form(protocol, step)
+
+
+class AnswerServer(ScriptedServer):
+    """Gives recorded answers again. Which one, the header ``x-rollout-trace-answer`` of a request says.
+
+    Args:
+        answers: by their numbers.
+    """
+
+    def __init__(self, answers: Sequence[RecordedAnswer]) -> None:
+        super().__init__(self._reply)
+        self._answers = answers
+        self._sampler = _WholeAnswers(self.tokenizer, 0)
+        self.difference = ""
+        """Why a request is refused."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        """Answer one request (called by the server)."""
+        number = record.headers[ANSWER_HEADER]
+        if number == REFUSED:
+            return refusal("not_recorded", " ".join(self.difference.split()))
+        exchange = self._answers[int(number)].exchange
+        if exchange is not None:
+            return response_of(exchange)
+        # Made anew: ids would be those of this server's tokenizer, and none are given.
+        record.body = json.dumps(without_capture_fields(json.loads(record.body))).encode()
+        return super().answer(record)
+
+    def _reply(self, request: Mapping[str, Any], choice: int, *, record: RequestRecord) -> Answer:
+        steps = self._of(record).steps
+        step = steps[min(choice, len(steps) - 1)]
+        completion, error = step.completion, step.error
+        if completion is None:
+            message = "the recorded call failed" if error is None else error.message
+            return Fault(status=(error and error.status) or 500, body={"error": {"message": message}})
+        calls = [ToolCall(call.name or "", call.arguments or "{}") for call in completion.tool_calls]
+        return Reply(text_of(completion.content), calls, completion.reasoning, finish_reason=step.finish_reason)
+
+    def _of(self, record: RequestRecord) -> RecordedAnswer:
+        return self._answers[int(record.headers[ANSWER_HEADER])]
+
+    def _turn(self, api: Api, ask: Ask, prompt: Sequence[int]) -> Turn:
+        made = super()._turn(api, ask, prompt)
+        completions = [step.completion for step in self._of(ask.record).steps]
+        ids = [() if one is None else tuple(call.id for call in one.tool_calls) for one in completions]
+        values = (made.request, made.model, made.number, made.sampler, made.chunk_tokens, made.prompt_ids, made.prefix)
+        return _SameIds(*values, ids=ids)
+
+
+@dataclass(frozen=True)
+class _SameIds(Turn):
+    """An answer whose tool calls have the ids that were recorded."""
+
+    ids: Sequence[Sequence[str | None]] = field(default=(), kw_only=True)
+
+    def call_id(self, choice: int, call: int) -> str:
+        known = self.ids[choice][call] if choice < len(self.ids) and call < len(self.ids[choice]) else None
+        return super().call_id(choice, call) if known is None else known
+
+
+class _WholeAnswers(Sampler):
+    """Does not cut: the model did, if it did."""
+
+    def sample(self, reply: Reply, prompt: Sequence[int], request: Mapping[str, Any]) -> Completion:
+        return super().sample(reply, prompt, {})
+
+
+def text_of(content: Any) -> str | None:
+    """The text of a content: one text, or a list of parts."""
+    if content is None or isinstance(content, str):
+        return content
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str)) or None
