@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.clients.loopback.program_server import ProgramServer
-from rollout_trace.clients.loopback.programs import Program, program_of
+from rollout_trace.clients.loopback.programs import Program, Start, program_of
 from rollout_trace.clients.loopback.trajectories import ProgramTrajectories
-from rollout_trace.process import launched, options, rewards
+from rollout_trace.process import children, launched, options, rewards
 from rollout_trace.process.children import child_environment
 from rollout_trace.record import context, process_end, program, scope
 from rollout_trace.record.ancestry import NAME
@@ -23,7 +23,6 @@ from rollout_trace.record.settings import Settings
 from rollout_trace.wire.protocols import protocol_of_path
 
 if TYPE_CHECKING:
-    from rollout_trace.clients.loopback.programs import Start
     from rollout_trace.data.trajectory import Trajectory
 
 _GRACE = 2.0
@@ -130,11 +129,13 @@ async def _run(
         # Of a recording that Python children cannot be handed on to: then they are not recorded.
         environ.update(child_environment())
     trajectories = ProgramTrajectories(lambda: trajectory, known)
-    server = ProgramServer(command, environ, trajectories, _settings, known)
+    # In a test whose model servers are stood in for, the one that does so records the program too.
+    stood_in = {**children.for_children}
+    server = None if stood_in else ProgramServer(command, environ, trajectories, _settings, known)
     process = None
     is_whole = False
     try:
-        start = server.start().start_of_program()
+        start = Start(list(command), stood_in) if server is None else server.start().start_of_program()
         process = await asyncio.create_subprocess_exec(
             *start.command,
             cwd=cwd,
@@ -155,12 +156,19 @@ async def _run(
         await asyncio.shield(asyncio.to_thread(_end, server, trajectories, is_aborted=not is_whole))
 
 
-def _end(server: ProgramServer, trajectories: ProgramTrajectories, *, is_aborted: bool) -> None:
-    guard.run_all("close", server.close, lambda: trajectories.close(is_aborted=is_aborted))
+def _end(server: ProgramServer | None, trajectories: ProgramTrajectories, *, is_aborted: bool) -> None:
+    if server is not None:
+        guard.run_all("close", server.close, lambda: trajectories.close(is_aborted=is_aborted))
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
     """Ends what is left of a program and of what it has started."""
+    if not hasattr(os, "killpg"):
+        # Windows has no groups.
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        return
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

@@ -107,7 +107,7 @@ class ObservedTest:
         self._environ = dict(os.environ)
         self.trajectory = Trajectory(name="test", task=to_task(self.name))
         self._trajectories: list[Trajectory] = []
-        self.rollout = RecordedRollout(self.trajectories)
+        self.rollout = RecordedRollout(self.trajectories, lambda: children.for_children.get("OPENAI_BASE_URL"))
 
     def trajectories(self) -> list[Trajectory]:
         """The test's own trajectory, and those that were opened while it ran, in that order."""

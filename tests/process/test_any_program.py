@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients.loopback.programs import codex_upstream, program_of
+from rollout_trace.clients.loopback.programs import Place, Start, codex_base, program_of
 from rollout_trace.clients.loopback.trajectories import opening_of
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
@@ -320,7 +320,44 @@ def test_a_body_that_is_none_has_no_opening() -> None:
 )
 def test_where_codex_was_going(tmp_path: Path, words: Any, config: str, headers: Any, expected: str) -> None:
     (tmp_path / "config.toml").write_text(config)
-    assert codex_upstream(["codex", *words], {"CODEX_HOME": str(tmp_path)}, headers) == expected
+    assert codex_base(["codex", *words], {"CODEX_HOME": str(tmp_path)}, headers) == expected
+
+
+def test_arguments_have_no_secret(tmp_path: Path) -> None:
+    codex = program_of(["codex"])
+    assert codex is not None
+    assert codex.start is not None
+    place = Place("http://127.0.0.1:1", "http://127.0.0.1:1/secret", tmp_path)
+    for config in ("", 'model_provider = "p"'):
+        (tmp_path / "config.toml").write_text(config)
+        found = codex.start(Start(["codex", "exec", "x"], {}), place, {"CODEX_HOME": str(tmp_path)})
+        assert (found.command[0], found.command[-2:]) == ("codex", ["exec", "x"])
+        launched = codex.start(Start(["npx", "-y", "@openai/codex@0.171.0", "exec"], {}), place, {})
+        assert launched.command[:4] == ["npx", "-y", "@openai/codex@0.171.0", "-c"]
+        assert "http://127.0.0.1:1/codex" in " ".join(found.command)
+        assert "secret" not in " ".join(found.command).replace("x-rollout-trace-secret", "").replace("_SECRET", "")
+
+
+def test_pi_is_led_by_a_file_and_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "agent"
+    (home / "sessions").mkdir(parents=True)
+    program = """
+home = os.environ["PI_CODING_AGENT_DIR"]
+url = urlsplit(json.load(open(home + "/models.json"))["providers"]["mine"]["baseUrl"])
+open(home + "/sessions/s.jsonl", "w").write("s")
+open(home + "/auth.json", "w").write("a")
+print(ask(body=said("x"))[0], oct(os.stat(home).st_mode & 0o777))
+"""
+    with ScriptedServer("hi") as server:
+        models = json.dumps({"providers": {"mine": {"baseUrl": server.base_url}}})
+        (home / "models.json").write_text(models)
+        monkeypatch.setenv("PI_CODING_AGENT_DIR", str(home))
+        done, (one,) = run(tmp_path, server, program, "--cli", "pi")
+        assert [record.path for record in server.requests] == ["/v1/chat/completions"]
+    assert done.stdout.split() == ["200", "0o700"], done.stderr
+    assert len(one.steps) == 1
+    assert sorted(path.name for path in home.rglob("*")) == ["auth.json", "models.json", "s.jsonl", "sessions"]
+    assert (home / "models.json").read_text() == models
 
 
 def test_programs_are_known_by_their_names() -> None:

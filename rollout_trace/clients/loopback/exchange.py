@@ -15,7 +15,7 @@ from rollout_trace.clients.loopback.forwarding import ClientGone
 from rollout_trace.clients.loopback.messages import ConnectionCut, Response
 from rollout_trace.clients.recorder import ResponseHead
 from rollout_trace.clients.tee import added_chunks
-from rollout_trace.record.call import Call
+from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
     from rollout_trace.clients.detect import Inquiry
@@ -48,7 +48,8 @@ class LoopbackExchange(HTTPExchange):
         return replace(request, body=content)
 
     def _of_our_own(self, inquiry: Inquiry) -> Any:
-        return replace(self._request, url=inquiry.url, body=inquiry.content or b"")
+        method = "GET" if inquiry.content is None else "POST"
+        return replace(self._request, method=method, url=inquiry.url, body=inquiry.content or b"")
 
     def _options_of_our_own(self, inquiry: Inquiry) -> dict[str, Any]:
         return {}
@@ -87,6 +88,7 @@ class _GaveUp(BaseException):
 
 
 def _recorded(call: Call, response: Response) -> Generator[bytes, None, None]:
+    # `end` alone here: `recorder.ended`, which may decode earlier calls, runs once the answer is sent.
     added = added_chunks(call)
     try:
         with closing(_chunks(response)) as chunks:
@@ -95,20 +97,20 @@ def _recorded(call: Call, response: Response) -> Generator[bytes, None, None]:
                 if is_last:
                     # Before it is sent: the client may be gone with it, and whoever waits for it looks at the steps.
                     recorder.finished(call)
-                    recorder.ended(call)
+                    end(call)
                 if added is None or (chunk := added.shown(chunk)):
                     yield chunk
         recorder.finished(call)
-        recorder.ended(call)
+        end(call)
         if added is not None and (rest := added.rest()):
             yield rest
     except ConnectionCut as error:
-        recorder.ended(call, error)
+        end(call, error)
         if added is not None and (rest := added.rest()):
             yield rest
         raise
     finally:
-        recorder.ended(call)
+        end(call)
 
 
 def _chunks(response: Response) -> Generator[tuple[bytes, bool], None, None]:

@@ -33,6 +33,8 @@ _OURS = frozenset({ORIGIN_HEADER, CALL_HEADER, SECRET_HEADER})
 _LONGEST_READ = 1 << 20
 _LONGEST_CONNECT = 10.0
 """Seconds, which nothing can make shorter while the client waits. The answer may take as long as the client likes."""
+_SOON = 0.05
+"""Seconds that an answer is waited for before the client is watched, on a thread: starting one takes a while."""
 _MOST_IDLE = 16
 """Connections to servers that are kept for the next request."""
 _SELECTOR = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -121,8 +123,9 @@ class Forwarding:
         try:
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
             self._send(connection, record, target, parts.netloc.rpartition("@")[2])
-            # Until the head is here the client may give up: then waiting for it ends too.
-            watch.start()
+            if not _has_event(connection.sock, _SOON):
+                # Until the head is here the client may give up: then waiting for it ends too.
+                watch.start()
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             is_gone = watch.stop()
@@ -168,6 +171,8 @@ class Forwarding:
         leave: Callable[[], None] | None,
     ) -> Generator[bytes, None, None]:
         is_kept = False
+        # The head has been passed on: from here on the server may take its time.
+        watch.start()
         try:
             while chunk := answer.read1(_LONGEST_READ):
                 self.received(chunk)
@@ -243,11 +248,14 @@ class _ClientWatch:
         self._closing = closing
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._is_started = False
         self._is_gone = False
 
     def start(self) -> None:
-        """Begins to watch."""
-        threading.Thread(target=self._watch, name="rollout_trace client watch", daemon=True).start()
+        """Begins to watch. A second call does nothing."""
+        if not self._is_started:
+            self._is_started = True
+            threading.Thread(target=self._watch, name="rollout_trace client watch", daemon=True).start()
 
     def stop(self) -> bool:
         """Ends it; returns whether the client had closed its connection, or the server was closing."""

@@ -7,17 +7,20 @@ kept nowhere. Whatever goes wrong in the recorder, requests are forwarded.
 from __future__ import annotations
 
 import secrets
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients.http_exchange import recorded
-from rollout_trace.clients.loopback.addresses import led_to, upstream_of
+from rollout_trace.clients.loopback.addresses import lead_back, led_to, upstream_of
 from rollout_trace.clients.loopback.exchange import LoopbackExchange, ProgramRequest
 from rollout_trace.clients.loopback.forwarding import Connections, Forwarding
 from rollout_trace.clients.loopback.messages import SECRET_HEADER, ConnectionCut, RequestRecord, Response, json_response
-from rollout_trace.clients.loopback.programs import CODEX_PATH, SECRET, Program, Start, codex_upstream
+from rollout_trace.clients.loopback.programs import SECRET, Place, Program, Start
 from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.local_requests import why_foreign
 from rollout_trace.wire.protocols import protocol_of_request
@@ -52,23 +55,36 @@ class ProgramServer(LoopbackServer):
         super().__init__()
         self._command = list(command)
         self._environ = dict(environ)
+        # Of a run inside another one: its calls are recorded here alone.
+        lead_back(self._environ)
         self._trajectories = trajectories
         self._settings = settings
         self._program = program
         self._secret = secrets.token_urlsafe(32)
         self._connections = Connections()
+        self._folder: Path | None = None
 
     def start_of_program(self) -> Start:
         """The command and the variables for the program, which lead its calls here."""
         address = f"{self.url}/{self._secret}"
         start = Start(self._command, {**led_to(address, self._environ), SECRET: self._secret})
         change = None if self._program is None else self._program.start
-        return start if change is None else change(start, self.url, self._environ)
+        if change is None:
+            return start
+        self._folder = Path(tempfile.mkdtemp(prefix="rollout-trace-"))
+        return change(start, Place(self.url, address, self._folder), self._environ)
 
     def close(self) -> None:
         """Stops: cuts the answers in flight, and leaves nothing behind."""
         super().close()
         self._connections.close()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            try:
+                if self._program is not None and self._program.end is not None:
+                    self._program.end(folder, self._environ)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def begin(self, record: RequestRecord) -> None:
         """Counts a request. Unlike those of tests, this server keeps none."""
@@ -113,9 +129,9 @@ class ProgramServer(LoopbackServer):
         return secrets.compare_digest(given.encode("utf-8", "replace"), self._secret.encode())
 
     def _target_of(self, path: str, record: RequestRecord) -> str | None:
-        if path.startswith(f"{CODEX_PATH}/"):
-            base = codex_upstream(self._command, self._environ, record.headers)
-            return base.rstrip("/") + path.removeprefix(CODEX_PATH)
+        known = self._program
+        if known is not None and known.upstream is not None and path.startswith(f"{known.path}/"):
+            return known.upstream(self._command, self._environ, record.headers, path.removeprefix(known.path))
         found = upstream_of(path, self._environ)
         return None if found is None else "".join(found)
 

@@ -140,6 +140,16 @@ def texts_in(value: Any) -> list[str]:
     return found
 
 
+class _Caller(NamedTuple):
+    """The tool call that began a sub-agent."""
+
+    trajectory: Trajectory
+    step: Step
+    at: int
+    """Its position among those of the step."""
+    call: ToolCall
+
+
 class ProgramTrajectories:
     """The trajectories of one run of a program. Safe for threads.
 
@@ -183,8 +193,13 @@ class ProgramTrajectories:
                 return root
             if not self._of:
                 self._of[key] = root
+            if key in self._of:
+                return self._of[key]
+        # Without the lock: it may wait, and other conversations go on.
+        caller = self._found_caller(opening, has_thread=thread is not None)
+        with self._lock:
             if key not in self._of:
-                self._of[key] = self._begun(opening, has_thread=thread is not None) or root
+                self._of[key] = self._begun(root, caller, has_thread=thread is not None)
             return self._of[key]
 
     def _opened(self, headers: Mapping[str, str]) -> Trajectory | None:
@@ -195,43 +210,48 @@ class ProgramTrajectories:
                 lifecycle.change_episode(root, mark_auxiliary)
         return self._root
 
-    def _begun(self, opening: Opening, *, has_thread: bool) -> Trajectory | None:
-        """The trajectory of a sub-agent whose first request this is; None where it is none."""
+    def _found_caller(self, opening: Opening, *, has_thread: bool) -> _Caller | None:
+        """The call that began the conversation of a first request; None where there is none."""
         end = time.monotonic() + _PATIENCE
         texts = (*opening.texts, *opening.latest) if has_thread else opening.texts
         found = self._caller(texts)
         while found is None and (opening.has_tools or has_thread) and self._is_running() and time.monotonic() < end:
             time.sleep(0.005)
             found = self._caller(texts)
-        if found is None:
-            # A thread of its own, of which no call says how it began.
-            return self._child(self._root, None, self._root.name) if has_thread and self._root is not None else None
-        parent, step, at = found
-        if (step.id, at) not in self._by_call:
-            call = step.completion.tool_calls[at]  # type: ignore[union-attr]
-            self._by_call[step.id, at] = self._child(parent, step.id, _name_of(call))
-        return self._by_call[step.id, at]
+        return found
 
-    def _caller(self, texts: Sequence[str]) -> tuple[Trajectory, Step, int] | None:
-        for trajectory in reversed([self._root, *(child for child, _ in self._children)]):
-            for step in reversed([] if trajectory is None else trajectory.steps):
+    def _begun(self, root: Trajectory, caller: _Caller | None, *, has_thread: bool) -> Trajectory:
+        """The trajectory of a conversation that begins."""
+        if caller is None:
+            # A thread of its own, of which no call says how it began, is another one all the same.
+            return self._child(root, None, root.name) if has_thread else root
+        key = caller.step.id, caller.at
+        if key not in self._by_call:
+            self._by_call[key] = self._child(caller.trajectory, caller.step.id, _name_of(caller.call))
+        return self._by_call[key]
+
+    def _caller(self, texts: Sequence[str]) -> _Caller | None:
+        for trajectory in reversed(self._all()):
+            for step in reversed(trajectory.steps):
                 for at, call in enumerate(() if step.completion is None else step.completion.tool_calls):
-                    if trajectory is not None and any(_says(one, texts) for one in _strings(call.arguments)):
-                        return trajectory, step, at
+                    if any(_says(one, texts) for one in _strings(call.arguments)):
+                        return _Caller(trajectory, step, at, call)
         return None
 
+    def _all(self) -> list[Trajectory]:
+        return [one for one in (self._root, *(child for child, _ in list(self._children))) if one is not None]
+
     def _is_running(self) -> bool:
-        states = [state_of(one) for one in (self._root, *(child for child, _ in self._children)) if one is not None]
+        states = map(state_of, self._all())
         return any(one is not None and one.log is not None and one.log.is_running for one in states)
 
-    def _child(self, parent: Trajectory | None, step_id: str | None, name: str) -> Trajectory:
+    def _child(self, parent: Trajectory, step_id: str | None, name: str) -> Trajectory:
         child = Trajectory(name=name)
         # In the context of the program's start: its recording is that of the child.
         self._context.copy().run(lifecycle.begin, child, parent)
         if step_id is not None:
             child.parent_step_id = step_id
-        if parent is not None:
-            self._children.append((child, parent))
+        self._children.append((child, parent))
         return child
 
     def close(self, *, is_aborted: bool = False) -> None:
@@ -239,11 +259,9 @@ class ProgramTrajectories:
 
         The tools that were run are those whose results the requests have.
         """
+        guard.run_all("tool runs", *(partial(_add_tool_runs, one) for one in self._all()))
         with self._lock:
             children, self._children = self._children, []
-        for one in (self._root, *(child for child, _ in children)):
-            if one is not None:
-                guard.run_all("tool runs", partial(_add_tool_runs, one))
         for child, parent in reversed(children):
             if is_aborted:
                 child.status = "aborted"
