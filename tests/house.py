@@ -35,22 +35,22 @@ BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (4250, 16),
     "wire": (11100, 43),
-    "file": (10300, 35),
-    "record": (8600, 28),
+    "file": (10320, 35),
+    "record": (8620, 28),
     "clients": (6500, 23),
     "process": (2750, 16),
-    "train": (2850, 12),
+    "train": (2855, 12),
     "integration": (750, 6),
-    "collection": (7300, 35),
+    "collection": (7325, 35),
     "importing": (7450, 39),
     "export": (7950, 46),
     "view": (9650, 55),
-    "testing": (9850, 45),
+    "testing": (9910, 45),
     "cli": (4150, 35),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
-PUBLIC_NAMES = 93
+PUBLIC_NAMES = 60
 """The most names in ``rollout_trace.__all__``."""
 
 PATH_FILES, PATH_CALLS = 64, 910

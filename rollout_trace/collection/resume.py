@@ -212,7 +212,9 @@ def found_in(plan: Plan) -> list[str]:
     changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]
     texts = [
         f"{kept} of {plan.size} rollouts are in {plan.work.shown_output} already" if kept else "",
-        f"{failed} of these failed or timed out, and are kept; retry_failed makes them again" if failed else "",
+        f'{failed} of these failed or timed out, and are kept; retries={{"failed": True}} makes them again'
+        if failed
+        else "",
         f"{found.recovered} trajectories that a dead process left were written from its journal"
         if found.recovered
         else "",
