@@ -45,7 +45,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "importing": (7450, 39),
     "export": (7950, 46),
     "view": (9650, 55),
-    "testing": (9910, 45),
+    "testing": (9890, 45),
     "cli": (4150, 35),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
