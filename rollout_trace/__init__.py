@@ -92,12 +92,14 @@ if TYPE_CHECKING:
     from rollout_trace.train.groups import Group as Group
     from rollout_trace.train.groups import groups as groups
     from rollout_trace.train.groups import run_advantages as run_advantages
+    from rollout_trace.train.mismatch import mismatch as mismatch
     from rollout_trace.train.retokenize import RetokenizeReport as RetokenizeReport
     from rollout_trace.train.selection import SequenceOptions as SequenceOptions
     from rollout_trace.train.sequence import Placeholder as Placeholder
     from rollout_trace.train.sequence import Sequence as Sequence
     from rollout_trace.train.sequence import SequenceReport as SequenceReport
     from rollout_trace.train.sequence import Sequences as Sequences
+    from rollout_trace.train.trainer_report import trainer_report as trainer_report
     from rollout_trace.wire.engine import Engine as Engine
 
 # Names are imported on first use: agents start fast, and a script that only exports does not import the recorder.
@@ -153,9 +155,11 @@ _HOMES = {
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("Recovered", "recover"),
     "rollout_trace.record.recovered": ("RecoveryReport",),
+    "rollout_trace.train.mismatch": ("mismatch",),
     "rollout_trace.train.retokenize": ("RetokenizeReport",),
     "rollout_trace.train.selection": ("SequenceOptions",),
     "rollout_trace.train.sequence": ("Placeholder", "Sequence", "SequenceReport", "Sequences"),
+    "rollout_trace.train.trainer_report": ("trainer_report",),
     "rollout_trace.record.frames": ("tool_run",),
     "rollout_trace.data.trajectory": ("Trajectory",),
 }
