@@ -97,7 +97,9 @@ if TYPE_CHECKING:
     from rollout_trace.train.evaluation import pass_hat_k as pass_hat_k
     from rollout_trace.train.groups import groups as groups
     from rollout_trace.train.groups import run_advantages as run_advantages
+    from rollout_trace.train.mismatch import mismatch as mismatch
     from rollout_trace.train.sequence import Sequence as Sequence
+    from rollout_trace.train.trainer_report import trainer_report as trainer_report
     from rollout_trace.wire.engine import Engine as Engine
 
 # Names are imported on first use: agents start fast, and a script that only exports does not import the recorder.
@@ -134,7 +136,9 @@ _HOMES = {
     "rollout_trace.process.instrument": ("instrument",),
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("recover",),
+    "rollout_trace.train.mismatch": ("mismatch",),
     "rollout_trace.train.sequence": ("Sequence",),
+    "rollout_trace.train.trainer_report": ("trainer_report",),
     "rollout_trace.record.frames": ("tool_run",),
     "rollout_trace.data.trajectory": ("Trajectory",),
 }

@@ -33,24 +33,24 @@ DOORS = frozenset(
 
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
-    "data": (4250, 16),
+    "data": (4350, 17),
     "wire": (11100, 43),
-    "file": (10320, 35),
-    "record": (8620, 28),
+    "file": (10500, 35),
+    "record": (8650, 28),
     "clients": (6500, 23),
     "process": (2750, 16),
-    "train": (2855, 12),
+    "train": (3600, 16),
     "integration": (750, 6),
-    "collection": (7325, 35),
-    "importing": (7450, 39),
+    "collection": (7350, 35),
+    "importing": (7400, 39),
     "export": (7950, 46),
     "view": (9650, 55),
-    "testing": (9890, 45),
-    "cli": (4150, 35),
+    "testing": (9900, 45),
+    "cli": (4250, 36),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
-PUBLIC_NAMES = 60
+PUBLIC_NAMES = 62
 """The most names in ``rollout_trace.__all__``."""
 
 PATH_FILES, PATH_CALLS = 64, 910

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Attempt as Attempt
     from rollout_trace.data.model import ErrorInfo as ErrorInfo
     from rollout_trace.data.model import TokenIssue as TokenIssue
+    from rollout_trace.data.trainer_tokens import TrainerTokens as TrainerTokens
 
 _HOMES = {
     "rollout_trace.data.exact_turn": ("ExactTurn",),
     "rollout_trace.data.extras": ("ExtraIssue", "PolicySpan", "SamplingMask", "TopTokens"),
     "rollout_trace.data.model": ("Attempt", "ErrorInfo", "TokenIssue"),
+    "rollout_trace.data.trainer_tokens": ("TrainerTokens",),
 }
 if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

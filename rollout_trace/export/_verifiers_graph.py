@@ -91,6 +91,7 @@ class Graph:
                     "logprobs": row.logprobs[begin:end],
                     "advantages": None if advantages is None else advantages[begin:end],
                 }
+                self.nodes[parent] |= _of_trainer(step, end - begin, begin - start, stop - end)
                 if experts is not None:
                     self.nodes[parent]["routed_experts"] = AsIs(_tensor(experts[start:stop]))
                 if masks is not None:
@@ -159,6 +160,33 @@ class Graph:
             self._tools_of[step.id] = [tool_of(tool) for tool in cache.tools(step)]
             distinct.update((json.dumps(tool, sort_keys=True, default=str), tool) for tool in self._tools_of[step.id])
         self.tools = list(distinct.values())
+
+
+def _of_trainer(step: Step, sampled: int, before: int, behind: int) -> dict[str, Any]:
+    """A trainer's numbers of a node: of the sampled tokens alone, but weights of all its tokens. Without unknown ones.
+
+    Args:
+        sampled: number of sampled tokens of the node; ``before`` and ``behind``: of the others around them.
+    """
+    import numpy as np
+
+    found: dict[str, Any] = {}
+    for ours, theirs in _OF_TRAINER.items():
+        values = None if step.trainer is None else getattr(step.trainer, ours)
+        if values is not None and np.isfinite(values[:sampled]).all():
+            found[theirs] = values[:sampled]
+    if "loss_weights" in found:
+        found["loss_weights"] = {"rollout_trace": np.pad(found["loss_weights"], (before, behind))}
+    return found
+
+
+_OF_TRAINER = {
+    "trainer_logprobs": "trainer_logprobs",
+    "reference_logprobs": "reference_logprobs",
+    "entropy": "entropies",
+    "loss_weights": "loss_weights",
+}
+"""Fields of a node by those of a step: verifiers 0.4.0, verifiers/v1/graph.py."""
 
 
 def _experts_of(row: Sequence, report: ExportReport) -> ExpertArray | None:

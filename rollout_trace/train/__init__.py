@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rollout_trace.train.drift import Drift as Drift
     from rollout_trace.train.evaluation import Comparison as Comparison
     from rollout_trace.train.groups import Group as Group
+    from rollout_trace.train.mismatch import Mismatch as Mismatch
+    from rollout_trace.train.mismatch import MismatchPart as MismatchPart
+    from rollout_trace.train.mismatch_causes import Cause as Cause
     from rollout_trace.train.retokenize import RetokenizeReport as RetokenizeReport
     from rollout_trace.train.selection import SequenceOptions as SequenceOptions
     from rollout_trace.train.sequence import Placeholder as Placeholder
@@ -25,6 +28,8 @@ _HOMES = {
     "rollout_trace.train.drift": ("Drift",),
     "rollout_trace.train.evaluation": ("Comparison",),
     "rollout_trace.train.groups": ("Group",),
+    "rollout_trace.train.mismatch": ("Mismatch", "MismatchPart"),
+    "rollout_trace.train.mismatch_causes": ("Cause",),
     "rollout_trace.train.retokenize": ("RetokenizeReport",),
     "rollout_trace.train.selection": ("SequenceOptions",),
     "rollout_trace.train.sequence": ("Placeholder", "SequenceReport", "Sequences"),

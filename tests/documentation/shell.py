@@ -159,4 +159,4 @@ def _good_ends(line: str) -> tuple[int, ...]:
     if ENDLESS.search(line):
         return 0, 130
     # Its answer may be that there is a difference, or a problem.
-    return (0, 1) if re.match("rollout-trace (check|diff|validate) ", line) else (0,)
+    return (0, 1) if re.match("rollout-trace (check|diff|mismatch|validate) ", line) else (0,)
