@@ -14,7 +14,7 @@ COMMANDS = {
     "import": "Write what other tools have recorded as trajectories.",
     "ls": "List trajectories, one a line.",
     "merge": "Write several files as one: notes folded in, doubles dropped.",
-    "query": "Ask files in SQL.",
+    "query": "Say how DuckDB asks files in SQL.",
     "recover": "Show, or write, what dead processes left in their journals.",
     "run": "Run a program and record its calls.",
     "schema": "Print the JSON Schema of the file format.",
