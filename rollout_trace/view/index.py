@@ -180,8 +180,8 @@ class Index:
     def _found_more(self) -> None:
         self._more += 1
 
-    def _read(self, row: Row) -> Trajectory:
-        return self.trajectory(self.files()[row.file], row, with_media=False)
+    def _read(self, file: IndexedFile, row: Row) -> Trajectory:
+        return self.trajectory(file, row, with_media=False)
 
     # What it has
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.index_store import Row, Store
+    from rollout_trace.view.index_store import IndexedFile, Row, Store
 
 WAIT = 1.5
 """Seconds that an answer waits for the end of a search."""
@@ -35,7 +35,7 @@ class Search:
 
     Args:
         store: the database of an index.
-        read: gives the trajectory of a row.
+        read: gives the trajectory of a row, whose file is given too.
         found_more: called when a search that takes long has found something, or has ended.
         expression: in Python's syntax.
 
@@ -44,7 +44,11 @@ class Search:
     """
 
     def __init__(
-        self, store: Store, read: Callable[[Row], Trajectory], found_more: Callable[[], None], expression: str
+        self,
+        store: Store,
+        read: Callable[[IndexedFile, Row], Trajectory],
+        found_more: Callable[[], None],
+        expression: str,
     ) -> None:
         self._store = store
         self._read = read
@@ -76,7 +80,7 @@ class Search:
         return Found(list(self._keys), self._share, self._problem)
 
     def _run(self, generation: int, epoch: int) -> None:
-        store = self._store
+        store, files = self._store, {file.id: file for file in self._store.files()}
         since, known = self._searched
         if known != epoch:
             since, self._keys = 0, {}
@@ -87,7 +91,7 @@ class Search:
                 return
             self._keys.pop(row.key, None)
             try:
-                if self._expression(self._read(row)):
+                if self._expression(self._read(files[row.file], row)):
                     self._keys[row.key] = None
             except ExpressionError as error:
                 self._problem = self._problem or str(error)

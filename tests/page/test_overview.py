@@ -192,8 +192,8 @@ def test_pages_of_a_large_list(show: Show) -> None:
     page.locator("tbody tr").last.get_by_text("#1999").wait_for()
     assert page.locator("tbody tr").count() == 100
     page.get_by_role("button", name="previous page").click()
-    page.get_by_text("499,801 to 499,900 of 500,000").wait_for()
-    assert "page=4999" in page.url
+    page.get_by_text("1,801 to 1,900 of 2,000").wait_for()
+    assert "page=19" in page.url
 
 
 def test_keys(show: Show) -> None:
