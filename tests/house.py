@@ -44,9 +44,9 @@ BUDGET: dict[str, tuple[int, int]] = {
     "collection": (7350, 35),
     "importing": (7400, 39),
     "export": (7950, 46),
-    "view": (9650, 55),
+    "view": (8500, 48),
     "testing": (9900, 45),
-    "cli": (4250, 36),
+    "cli": (4050, 36),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

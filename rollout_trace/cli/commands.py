@@ -15,7 +15,7 @@ COMMANDS = {
     "ls": "List trajectories, one a line.",
     "merge": "Write several files as one: notes folded in, doubles dropped.",
     "mismatch": "Compare a trainer's logprobs with the engine's, and name the cause.",
-    "query": "Ask files in SQL.",
+    "query": "Say how DuckDB asks files in SQL.",
     "recover": "Show, or write, what dead processes left in their journals.",
     "run": "Run a program and record its calls.",
     "schema": "Print the JSON Schema of the file format.",

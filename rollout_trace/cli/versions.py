@@ -13,7 +13,7 @@ from rollout_trace.cli.common import json_option, show
 
 # What the library needs, what it records and what it writes with: the packages that a report of a defect turns on.
 _PACKAGES = (
-    *("aiohttp", "anthropic", "duckdb", "fsspec", "google-genai", "groq", "httpx", "httpx2", "litellm", "msgspec"),
+    *("aiohttp", "anthropic", "fsspec", "google-genai", "groq", "httpx", "httpx2", "litellm", "msgspec"),
     *("numpy", "ollama", "openai", "opentelemetry-sdk", "orjson", "pyarrow", "pytest", "ray", "requests", "sglang"),
     *("tinker", "tokenizers", "torch", "transformers", "trl", "verl", "vllm", "zstandard"),
 )

@@ -1,8 +1,5 @@
-"use strict";
-// The tokens of a page in one file as the server sends them: undoes rollout_trace/view/packed_tokens.py.
-window.RT = window.RT || {};
-
-RT.packed = (() => {
+// The tokens of a page in one file as the server sends them: undoes the Packer of rollout_trace/view/static.py.
+RT.embedded = (() => {
   const thousandths = (value) => (value === null ? null : value / 1000);
 
   function tokens(packed, names) {
