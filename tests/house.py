@@ -34,7 +34,7 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (4250, 16),
-    "wire": (11100, 43),
+    "wire": (11200, 44),
     "file": (10300, 35),
     "record": (8600, 28),
     "clients": (6500, 23),
@@ -42,7 +42,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "train": (2850, 12),
     "integration": (750, 6),
     "collection": (7300, 35),
-    "importing": (7450, 39),
+    "importing": (7000, 31),
     "export": (7950, 46),
     "view": (9650, 55),
     "testing": (9850, 45),
