@@ -42,7 +42,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "train": (2850, 12),
     "integration": (750, 6),
     "collection": (7300, 35),
-    "importing": (7000, 31),
+    "importing": (6950, 31),
     "export": (7950, 46),
     "view": (9650, 55),
     "testing": (9850, 45),

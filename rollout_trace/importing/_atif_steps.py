@@ -10,7 +10,6 @@ from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import arguments_text, error_of, tool_message
 from rollout_trace.importing.fields import nothing
 from rollout_trace.importing.steps import (
-    REBUILT,
     Point,
     Thread,
     advantages,
@@ -111,7 +110,7 @@ class Document:
 
     def _step(self, step: Fields, extra: Fields, thread: Thread, completion: Completion, calls: int | None) -> Step:
         metrics = step.object("metrics")
-        more, facts = metrics.object("extra"), self._facts(extra, step)
+        more, facts = metrics.object("extra"), self._facts(extra)
         cost = _cost(metrics, more)
         usage = metrics.usage("atif")
         several = calls is not None and calls > 1
@@ -156,29 +155,24 @@ class Document:
             advantage=_advantage(more),
         )
 
-    def _facts(self, extra: Fields, step: Fields) -> dict[str, Any]:
+    def _facts(self, extra: Fields) -> dict[str, Any]:
         """The fields of a step that our export keeps in ``extra``, and what others keep there."""
-        own = extra.name("step_id")
-        name = own if own is not None and own not in self._ids else self._made_id(step)
-        self._ids.add(name)
-        facts: dict[str, Any] = {"id": name, "call_id": name, "token_source": None, "token_issue": None}
-        facts["metadata"] = dict(REBUILT)
+        facts = exported_facts(extra, "step_id", self._made_id(), self._ids)
         if not extra:
-            return facts
+            return {**facts, "token_issue": None}
         others = {key: value for key, value in extra.values.items() if key not in _OURS}
         return {
             **facts,
-            **(exported := exported_facts(extra, name)),
             "choice": extra.count("choice") or 0,
             "agent": extra.text("agent"),
             "error": error_of(extra.get("error")),
             "latency": extra.number("latency_seconds"),
             "token_issue": _issue(extra.object("token_issue")),
-            "metadata": {**exported["metadata"], **({"atif": others} if others else {})},
+            "metadata": {**facts["metadata"], **({"atif": others} if others else {})},
             **recorded_facts(extra),
         }
 
-    def _made_id(self, step: Fields) -> str:
+    def _made_id(self) -> str:
         root = self._document.name("trajectory_id") or self._document.name("session_id") or "atif"
         name = f"{root}.{len(self.steps)}"
         while name in self._ids:
@@ -248,7 +242,7 @@ class Document:
     def _add_failed(self, calls: list[Fields], number: int) -> None:
         thread = self._thread_after(number)
         for call in calls:
-            facts = self._facts(call, call)
+            facts = self._facts(call)
             facts.pop("token_source")
             facts["metadata"].pop("atif", None)
             counts = call.object("usage")

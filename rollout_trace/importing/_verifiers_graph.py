@@ -10,7 +10,6 @@ from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import ToolCalls, chat_completion, error_of
 from rollout_trace.importing.fields import nothing
 from rollout_trace.importing.steps import (
-    REBUILT,
     Point,
     Thread,
     advantages,
@@ -115,11 +114,11 @@ class Graph:
         own: list[int],
         marks: list[bool] | None,
     ) -> None:
-        fact, call = self._fact_of.get(at), self._call_of.get(at, nothing(node.place))
+        fact, call = self._fact_of.get(at, nothing(node.place)), self._call_of.get(at, nothing(node.place))
         facts, call_facts = self._step_facts(fact), self._call_facts(call)
         usage = call_facts["usage"]
         counted = None
-        if usage is not None and (fact is None or self._choices[fact.name("call_id")] < 2):
+        if usage is not None and (not fact or self._choices[fact.name("call_id")] < 2):
             counted = usage.output
         begin, end = _span(marks)
         issue = _issue(own, marks, begin, end)
@@ -161,27 +160,13 @@ class Graph:
                 self._rounded = False
                 return
 
-    def _step_facts(self, fact: Fields | None) -> dict[str, Any]:
+    def _step_facts(self, fact: Fields) -> dict[str, Any]:
         """What our export keeps of a step beside its node."""
-        name = f"{self._name}.{len(self.steps)}"
-        facts: dict[str, Any] = {
-            "id": name,
-            "call_id": name,
+        facts = exported_facts(fact, "id", f"{self._name}.{len(self.steps)}", self._step_ids)
+        return {
             "index": len(self.steps),
             "trainable": self._trainable,
-            "token_source": None,
-            "logprobs_mode": None,
-            "metadata": dict(REBUILT),
-        }
-        if fact is None:
-            return facts
-        own = fact.name("id")
-        name = own if own is not None and own not in self._step_ids else name
-        self._step_ids.add(name)
-        return {
             **facts,
-            "id": name,
-            **exported_facts(fact, name),
             "logprobs_mode": mode_of(fact.text("logprobs_mode")),
             **recorded_facts(fact),
         }
@@ -208,11 +193,11 @@ class Graph:
         without = [fact for fact in self._facts if fact.get("node") is None]
         calls = [call for call in self._calls if call.get("node") is None]
         for at in range(max(len(without), len(calls))):
-            fact = without[at] if at < len(without) else None
-            call = calls[at] if at < len(calls) else nothing(self._trace.place)
+            none = nothing(self._trace.place)
+            fact, call = without[at] if at < len(without) else none, calls[at] if at < len(calls) else none
             facts = self._step_facts(fact)
             facts.pop("token_source"), facts.pop("logprobs_mode")
-            if fact is None:
+            if not fact:
                 facts["status"] = "error"
             tools = self._paths[0].tools if self._paths else None
             self.steps.append(Step(**{"tools": tools, **self._call_facts(call), **facts}))

@@ -166,10 +166,24 @@ def mode_of(text: str | None) -> LogprobsMode | None:
     return text if text in _MODES else None  # type: ignore[return-value]
 
 
-def exported_facts(fields: Fields, name: str) -> dict[str, Any]:
-    """The fields of a step that our exports of documents keep beside what the format has; ``name``: its id."""
+def exported_facts(fields: Fields, own: str, made: str, ids: set[str]) -> dict[str, Any]:
+    """The fields of a step that our exports of documents keep beside what the format has.
+
+    Args:
+        fields: what is kept; missing in documents of others.
+        own: the field that has the step's id.
+        made: the step's id where it has none of its own.
+        ids: of the steps of the document so far; the step's is added.
+    """
+    name = fields.name(own)
+    name = name if name is not None and name not in ids else made
+    ids.add(name)
+    facts: dict[str, Any] = {"id": name, "call_id": name, "token_source": None, "metadata": dict(REBUILT)}
+    if not fields:
+        return facts
     source = fields.text("token_source")
     return {
+        **facts,
         "call_id": fields.name("call_id") or name,
         "status": status_of(fields.text("status")),
         "trainable": fields.flag("trainable") is not False,
