@@ -34,7 +34,7 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (4350, 17),
-    "wire": (11100, 43),
+    "wire": (11200, 44),
     "file": (10500, 35),
     "record": (8650, 28),
     "clients": (6500, 23),
@@ -42,7 +42,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "train": (3600, 16),
     "integration": (750, 6),
     "collection": (7350, 35),
-    "importing": (7400, 39),
+    "importing": (6950, 31),
     "export": (7950, 46),
     "view": (8500, 48),
     "testing": (9900, 45),
