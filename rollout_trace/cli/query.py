@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollout_trace.cli.common import json_option, show_problems
+from rollout_trace.cli.common import Test, json_option, show_problems, where_option
 from rollout_trace.cli.reading import Trajectories, trajectories_of
-from rollout_trace.cli.selection import compile_where, where_option
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def query(
     output: str | None,
     overwrite: bool,
     as_csv: bool,
-    where: str | None,
+    where: Test | None,
     as_json: bool,
 ) -> int:
     """Ask trajectories in SQL (DuckDB's; needs the package duckdb).
@@ -79,7 +78,7 @@ def query(
     if os.path.exists(sql):
         raise click.UsageError(f'first the SQL, then files: rollout-trace query "SELECT ..." {sql}')
     _check_output(output, overwrite, as_csv=as_csv, as_json=as_json)
-    found = trajectories_of(paths, compile_where(where), progress=True)
+    found = trajectories_of(paths, where, progress=True)
     try:
         with Database(sql) as database:
             for one in found:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shutil import copyfileobj
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
 from rollout_trace.cli.common import files_of
-from rollout_trace.cli.progress import Progress
-from rollout_trace.file.addresses import open_binary
+from rollout_trace.file.addresses import is_address, open_binary, size_of
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
 from rollout_trace.file.reader import ReadMedia, TrajectoryReader
 
@@ -27,6 +29,103 @@ if TYPE_CHECKING:
 STDIN = "-"
 STDIN_NAME = "stdin"
 """The path of what stdin gives, in messages and results."""
+_AFTER = 1.0
+"""Seconds of work before a progress bar is shown."""
+_EVERY = 0.1
+"""Seconds between its changes."""
+
+
+class Progress:
+    """A bar on stderr of the bytes read. Without files, a terminal, or the package rich, it shows nothing.
+
+    Args:
+        paths: files that are going to be read.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        given = list(paths)
+        self._is_shown = bool(given) and sys.stderr.isatty()
+        self._total = _total(given) if self._is_shown else None
+        self._done = 0
+        self._next = time.monotonic() + _AFTER
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def counted(self, file: BinaryIO) -> BinaryIO:
+        """The open file, whose reading moves the bar."""
+        return _Counted(file, self) if self._is_shown else file  # type: ignore[return-value]
+
+    def add(self, count: int) -> None:
+        """Counts bytes that were read, or read again (a negative number)."""
+        self._done += count
+        now = time.monotonic()
+        if not self._is_shown or now < self._next:
+            return
+        self._next = now + _EVERY
+        if self._bar is None:
+            self._start()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self._done)
+
+    def _start(self) -> None:
+        try:
+            from rich import progress
+            from rich.console import Console
+        except ImportError:
+            self._is_shown = False
+            return
+        columns = (progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn())
+        self._bar = progress.Progress(
+            "{task.description}",
+            *columns,
+            progress.TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+        )
+        self._bar.start()
+        self._bar.add_task("reading", total=self._total)
+
+
+class _Counted(io.RawIOBase):
+    """A file whose reads are counted."""
+
+    def __init__(self, file: BinaryIO, progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._progress.add(len(data))
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        before = self._file.tell()
+        place = self._file.seek(offset, whence)
+        self._progress.add(place - before)
+        return place
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _total(paths: list[str]) -> int | None:
+    """Bytes of the files; None where it is not known."""
+    try:
+        return sum(size_of(path) if is_address(path) else os.stat(path).st_size for path in paths)
+    except (OSError, ImportError, ValueError, TypeError):
+        return None
 
 
 class Read(NamedTuple):
@@ -96,7 +195,7 @@ class Trajectories(Iterator[Read]):
                         yield Read(line.path, line.number, line.trajectory, line.data, line.note, line.is_whole)
 
     def _open(self, path: str) -> BinaryIO:
-        return self._progress.counted(open_binary(path), path)
+        return self._progress.counted(open_binary(path))
 
     def _open_stdin(self, path: str) -> BinaryIO:
         return open_stdin()

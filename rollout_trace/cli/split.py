@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollout_trace.cli.common import json_option, show, show_problems
+from rollout_trace.cli.common import SUFFIXES, Test, json_option, show, show_problems, where_option
 from rollout_trace.cli.reading import Read, stdin_as_file, trajectories_of
-from rollout_trace.cli.selection import compile_where, where_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.split import Entry, Part
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_SUFFIXES = (".jsonl.gz", ".jsonl.zst")
 
 
 class _Size(click.ParamType[int]):
@@ -66,7 +63,7 @@ class _Fractions(click.ParamType[list[tuple[str | None, float]]]):
 @where_option
 @json_option
 def split(
-    paths: tuple[str, ...], output: str, overwrite: bool, where: str | None, as_json: bool, seed: int, **how: Any
+    paths: tuple[str, ...], output: str, overwrite: bool, where: Test | None, as_json: bool, seed: int, **how: Any
 ) -> int:
     """Write the trajectories of files to several files in FOLDER.
 
@@ -82,21 +79,18 @@ def split(
     given = {name: value for name, value in how.items() if value is not None}
     if len(given) != 1:
         raise click.UsageError("give one of --by, -n, --size and --fractions.")
-    test = compile_where(where)
     with stdin_as_file(paths) as (found_files, named):
         # Once each: a file that is named twice is not split twice.
         files = list(dict.fromkeys(found_files))
         mode_files = [path for path in files if named(path) == path]
-        entries, found, read = _entries(files, given.get("by"), test)
+        entries, found, read = _entries(files, given.get("by"), where)
         problems = [named(str(error)) for error in found]
         parts = [part for part in _parts(entries, given, seed) if part.entries]
         written = _write(Path(output), files, mode_files, parts, overwrite)
     return _report(written, parts, read, problems, given, output, as_json=as_json)
 
 
-def _entries(
-    files: list[str], by: str | None, where: Callable[[Trajectory], bool] | None
-) -> tuple[list[Entry], list[Exception], int]:
+def _entries(files: list[str], by: str | None, where: Test | None) -> tuple[list[Entry], list[Exception], int]:
     from rollout_trace.file.split import Entry
 
     indices = {path: at for at, path in enumerate(files)}
@@ -137,7 +131,7 @@ def _write(folder: Path, files: list[str], mode_files: list[str], parts: list[Pa
     from rollout_trace.file.merge import mode_of
     from rollout_trace.file.split import check_folder, write_parts
 
-    suffix = next((suffix for suffix in _SUFFIXES if files[0].endswith(suffix)), ".jsonl")
+    suffix = next((suffix for suffix in SUFFIXES if files[0].endswith(suffix)), ".jsonl")
     try:
         check_folder(folder, [f"{part.name}{suffix}" for part in parts], overwrite=overwrite)
     except FileExistsError as error:

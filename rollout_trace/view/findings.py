@@ -164,6 +164,14 @@ class Findings:
         """Whether there is a finding of this grade, or of a worse one."""
         return any(GRADES.index(one.grade) <= GRADES.index(grade) for one in self._codes.values())
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "trajectories": self.trajectories,
+            "with_findings": self.with_findings,
+            "findings": [one.as_dict() for one in self.by_code()],
+        }
+
     def lines(self) -> Iterator[str]:
         """As text: sums by code, each with its first places. Not escaped."""
         for one in self.by_code():

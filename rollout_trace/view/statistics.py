@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from rollout_trace.data.costs import calls_of
-from rollout_trace.train.check_codes import CODES
 from rollout_trace.train.evaluation import chance_of_all, chance_of_any
 from rollout_trace.view.counted import Families, key_of
 from rollout_trace.view.quantiles import Numbers
-from rollout_trace.view.summary import finite, summarize
+from rollout_trace.view.summary import finite, grade_of, summarize
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -239,11 +238,6 @@ class Statistics(Part):
             },
             **by,
         }
-
-
-def grade_of(code: str) -> str:
-    """The grade of a code in the table; of one that a newer version wrote, ``fatal``, as ``check`` takes it."""
-    return CODES[code][0] if code in CODES else "fatal"
 
 
 def part_of(one: Summary, by: By) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from rollout_trace.view import numbers as fmt
-from rollout_trace.view.statistics import PERCENTS, grade_of
-from rollout_trace.view.summary import GRADES
+from rollout_trace.view.statistics import PERCENTS
+from rollout_trace.view.summary import GRADES, grade_of
 from rollout_trace.view.table import Column, escape, in_columns, pad, width_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace.data.costs import Call, calls_of
 from rollout_trace.data.episodes import noted
-from rollout_trace.train.check_codes import Grade
+from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.checks import Finding, check_with_rows
 from rollout_trace.view.model import Summary
 from rollout_trace.wire.chat_messages import as_text, convert, message_groups
@@ -113,6 +113,11 @@ def reason_of(reason: str) -> str:
 def worst(grades: Iterable[Grade]) -> Grade | None:
     """The worst of some grades; None without any."""
     return min(grades, key=GRADES.index, default=None)
+
+
+def grade_of(code: str) -> Grade:
+    """The grade of a code in the table; of one that a newer version wrote, ``fatal``, as ``check`` takes it."""
+    return CODES[code][0] if code in CODES else "fatal"
 
 
 def finite(value: Any) -> float | None:
