@@ -21,12 +21,7 @@ from rollout_trace.file.encode import encode
 
 WHOLE = {"stats": ["stats"], "ls": ["ls"], "check": ["check"], "check --format": ["check", "--format"]}
 """Commands that read all of a file."""
-FIRST = {
-    "ls": ["ls"],
-    "ls --raw": ["ls", "-n", "1", "--raw"],
-    "ls --last": ["ls", "-n", "1", "--last"],
-    "show": ["show"],
-}
+FIRST = {"ls": ["ls"], "ls --raw": ["ls", "-1", "--raw"], "ls --last": ["ls", "-1", "--last"], "show": ["show"]}
 SPEED = 100
 MEMORY = 200
 AT_ONCE = 0.3

@@ -39,7 +39,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "record": (8600, 28),
     "clients": (6500, 23),
     "process": (2750, 16),
-    "train": (2850, 12),
+    "train": (3000, 13),
     "integration": (750, 6),
     "collection": (7300, 35),
     "importing": (7450, 39),

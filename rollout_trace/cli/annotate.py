@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
@@ -23,18 +24,15 @@ from rollout_trace.file.notes import notes_path
 class _Named(click.ParamType[tuple[str, Any]]):
     """``name=value``. The value is a number, or JSON where it is JSON and text otherwise."""
 
-    def __init__(self, name: str, *, is_number: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._is_number = is_number
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
         name, equals, text = value.partition("=")
         if not equals or not name:
             self.fail(f"{value!r} is not {self.name}.", param, ctx)
-        if not self._is_number:
-            return name, _json_or_text(text)
         try:
-            return name, float(text)
+            return name, float(text) if self is _NUMBER else _json_or_text(text)
         except ValueError:
             self.fail(f"{text!r} in {value!r} is not a number.", param, ctx)
 
@@ -50,8 +48,8 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-_NUMBER = _Named("name=number", is_number=True)
-_VALUE = _Named("name=value", is_number=False)
+_NUMBER = _Named("name=number")
+_VALUE = _Named("name=value")
 
 
 @click.command()
@@ -213,16 +211,16 @@ class Index:
         raise BadRow(f"{len(found)} trajectories have {what}: {advice}.")
 
 
+@dataclass
 class Applied:
     """What came of the rows of a file."""
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self.applied = 0
-        self.problems: list[str] = []
-        """Of the rows that were not applied: file, line and reason."""
-        self.unused: Counter[str] = Counter()
-        """Fields of rows that are of no use here, each with the number of its rows."""
+    rows: int = 0
+    applied: int = 0
+    problems: list[str] = field(default_factory=list)
+    """Of the rows that were not applied: file, line and reason."""
+    unused: Counter[str] = field(default_factory=Counter)
+    """Fields of rows that are of no use here, each with the number of its rows."""
 
 
 def apply_rows(source: str, index: Index) -> Applied:

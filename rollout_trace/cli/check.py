@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollout_trace.cli.common import Test, json_option, say, show, show_problems, where_option
-from rollout_trace.cli.reading import STDIN, STDIN_NAME, Progress, Trajectories, open_stdin, paths_of, trajectories_of
+from rollout_trace.cli.reading import STDIN, STDIN_NAME, Progress, Trajectories, paths_of
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from rollout_trace.file.validate import Problem, Report
     from rollout_trace.view.findings import Findings, Place
 
@@ -86,7 +84,7 @@ def _check(
     from rollout_trace.view.findings import Findings, Repeated, findings_of
 
     found, repeated = Findings(), Repeated()
-    files = trajectories_of(paths, where, progress=not every)
+    files = Trajectories(paths, where, progress=not every)
     for one in files:
         places = list(findings_of(one.path, one.number, one.trajectory, codes=codes, vocab_size=vocab_size))
         if codes is None or "repeated_rollout" in codes:
@@ -118,7 +116,6 @@ def _print_sums(found: Findings, files: Trajectories, *, as_json: bool) -> None:
 def _check_format(paths: tuple[str, ...], max_problems: int, ignore: tuple[str, ...], *, as_json: bool) -> int:
     import msgspec
 
-    from rollout_trace.file.addresses import open_binary
     from rollout_trace.file.validate import RULES, validate
 
     for code in ignore:
@@ -139,11 +136,7 @@ def _check_format(paths: tuple[str, ...], max_problems: int, ignore: tuple[str, 
 
     files = [STDIN_NAME if path == STDIN else path for path in paths_of(paths)]
     with Progress(files) as progress:
-
-        def opened(path: str) -> BinaryIO:
-            return open_stdin() if path == STDIN_NAME else progress.counted(open_binary(path))
-
-        report = validate(files, found, ignore=ignore, open_file=opened, alone=[STDIN_NAME])
+        report = validate(files, found, ignore=ignore, open_file=progress.open, alone=[STDIN_NAME])
     result = {**msgspec.to_builtins(report), "found": msgspec.to_builtins(shown)} if as_json else {}
     show(_summary(report, max_problems), result, as_json=as_json)
     return int(report.problems > 0)

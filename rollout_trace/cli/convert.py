@@ -10,7 +10,7 @@ import click
 
 from rollout_trace import guard
 from rollout_trace.cli.common import Test, check_new, json_option, show, show_problems, where_option
-from rollout_trace.cli.reading import trajectories_of
+from rollout_trace.cli.reading import Trajectories
 from rollout_trace.errors import ExportError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class _Given:
 
 def _convert(given: _Given, *, as_json: bool) -> int:
     from rollout_trace.report import ExportReport
-    from rollout_trace.view.format_options import BadOption, parse_options
+    from rollout_trace.view.formats import BadOption, parse_options
 
     try:
         values = dict(parse_options(given.format.name, given.options))
@@ -92,7 +92,7 @@ def _convert(given: _Given, *, as_json: bool) -> int:
         raise click.UsageError(str(error)) from error
     report = ExportReport()
     media: ReadMedia = "restore" if given.format.media else "keep"
-    found = trajectories_of(given.paths, given.where, progress=True, media=media)
+    found = Trajectories(given.paths, given.where, progress=True, media=media)
     check_new(given.output, overwrite=given.overwrite, files=found.paths, doing="convert")
     values |= {"strict": given.strict, "report": report}
     try:
@@ -125,8 +125,7 @@ def _convert(given: _Given, *, as_json: bool) -> int:
 
 
 def _list(name: str | None, *, as_json: bool) -> int:
-    from rollout_trace.view.format_options import options_of, required_of
-    from rollout_trace.view.formats import FORMATS, OUTPUTS
+    from rollout_trace.view.formats import FORMATS, OUTPUTS, options_of, required_of
 
     result: list[dict[str, Any]] = [
         {

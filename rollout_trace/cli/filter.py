@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollout_trace.cli.common import compile_expression, is_terminal, json_option, say_line, show, show_problems
-from rollout_trace.cli.reading import STDIN, Trajectories, trajectories_of
+from rollout_trace.cli.reading import STDIN, Trajectories
 from rollout_trace.errors import FormatError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def filter(
     if os.path.exists(expression):
         raise click.UsageError(f"first the expression, then files: rollout-trace filter 'reward > 0.5' {expression}")
     test = compile_expression(expression)
-    found = trajectories_of(
+    found = Trajectories(
         paths,
         (lambda trajectory: not test(trajectory)) if invert else test,
         progress=output is not None or count or not is_terminal(),

@@ -20,7 +20,7 @@ from rollout_trace.cli.common import (
     where_option,
     width_of_output,
 )
-from rollout_trace.cli.reading import STDIN, paths_of, trajectories_of
+from rollout_trace.cli.reading import STDIN, Trajectories, paths_of
 from rollout_trace.file.addresses import is_address
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def ls(
         _follow(paths, _LAST if count is None else count, where, printer)
     if last:
         return _print_last(paths, _LAST if count is None else count, where, printer)
-    found = trajectories_of(paths, where, progress=sort is not None or reverse)
+    found = Trajectories(paths, where, progress=sort is not None or reverse)
     lines = ((one.data, one.trajectory) for one in found)
     if form == "raw":
         printer.show(islice(lines, count))
@@ -120,7 +120,7 @@ def _print_last(paths: tuple[str, ...], count: int, where: Test | None, printer:
     from rollout_trace.view.last import Lines, last_of
 
     if STDIN in paths:
-        found = trajectories_of(paths, where)
+        found = Trajectories(paths, where)
         printer.show(deque(((one.data, one.trajectory) for one in found), maxlen=count))
         problems = found.problems
     else:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollout_trace.cli.common import Test, json_option, show_problems, where_option
-from rollout_trace.cli.reading import Trajectories, trajectories_of
+from rollout_trace.cli.reading import Trajectories
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def query(
     if os.path.exists(sql):
         raise click.UsageError(f'first the SQL, then files: rollout-trace query "SELECT ..." {sql}')
     _check_output(output, overwrite, as_csv=as_csv, as_json=as_json)
-    found = trajectories_of(paths, where, progress=True)
+    found = Trajectories(paths, where, progress=True)
     try:
         with Database(sql) as database:
             for one in found:

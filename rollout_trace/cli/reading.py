@@ -9,22 +9,21 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from pathlib import Path
 from shutil import copyfileobj
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from rollout_trace.cli.common import files_of
+from rollout_trace.cli.common import Test, files_of
 from rollout_trace.file.addresses import is_address, open_binary, size_of
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
-from rollout_trace.file.reader import ReadMedia, TrajectoryReader
+from rollout_trace.file.reader import ReadLine, ReadMedia, TrajectoryReader
 
 if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.errors import FormatError
-    from rollout_trace.file.records import NoteRecord
 
 STDIN = "-"
 STDIN_NAME = "stdin"
@@ -59,8 +58,9 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def counted(self, file: BinaryIO) -> BinaryIO:
-        """The open file, whose reading moves the bar."""
+    def open(self, path: str) -> BinaryIO:
+        """Opens a file, whose reading moves the bar; stdin for ``STDIN_NAME``."""
+        file = open_stdin() if path == STDIN_NAME else open_binary(path)
         return _Counted(file, self) if self._is_shown else file  # type: ignore[return-value]
 
     def add(self, count: int) -> None:
@@ -128,31 +128,24 @@ def _total(paths: list[str]) -> int | None:
         return None
 
 
-class Read(NamedTuple):
-    """A trajectory that was read."""
+class Trajectories(Iterator[ReadLine]):
+    """The trajectories that arguments name, one at a time, notes applied. Lines are read lazily; those that cannot be
+    read are left out and are in ``problems``: print them at the end with ``show_problems``, and return 1.
 
-    path: str
-    """``stdin`` for what stdin gives."""
-    number: int
-    """Of its line, from 1."""
-    trajectory: Trajectory
-    data: bytes
-    """The line, without its newline and without notes."""
-    note: NoteRecord | None
-    """What was noted of it."""
-    is_whole: bool
-    """False: ``data`` is the part of the line behind damaged compressed bytes."""
+    Args:
+        paths: files, folders, patterns, addresses, and ``-`` (stdin).
+        where: which trajectories are given; None: all.
+        progress: show a bar of the bytes read on stderr, where it is a terminal, after a second. For commands that
+            print nothing to a terminal meanwhile.
+        media: ``keep``: leave references to media in their places; ``restore``: read the media too.
 
-
-class Trajectories(Iterator[Read]):
-    """Iterates over trajectories, notes applied; returned by ``trajectories_of``. Lines are read lazily."""
+    Raises:
+        OSError: there is nothing to read, or it cannot be read.
+        click.UsageError: stdin is named twice, or is a terminal.
+    """
 
     def __init__(
-        self,
-        paths: Iterable[str],
-        where: Callable[[Trajectory], bool] | None,
-        progress: bool,
-        media: ReadMedia,
+        self, paths: Iterable[str], where: Test | None = None, *, progress: bool = False, media: ReadMedia = "keep"
     ) -> None:
         self.paths = paths_of(paths)
         self.read = 0
@@ -176,57 +169,27 @@ class Trajectories(Iterator[Read]):
     def __iter__(self) -> Trajectories:
         return self
 
-    def __next__(self) -> Read:
+    def __next__(self) -> ReadLine:
         return next(self._found)
 
     def close(self) -> None:
         """Closes the files, and removes the progress bar."""
         self._found.close()
 
-    def _read_all(self) -> Generator[Read, None, None]:
+    def _read_all(self) -> Generator[ReadLine, None, None]:
         with self._progress:
             for is_stdin, paths in _runs(self.paths):
                 # Nothing lies beside stdin: references to media stay what they are.
                 reader = TrajectoryReader(paths, "skip", "keep" if is_stdin else self._media)
                 self._readers.append(reader)
-                for line in reader.read_noted_lines(self._open_stdin if is_stdin else self._open):
+                for line in reader.read_noted_lines(self._progress.open):
                     self.read += 1
                     if self._where is None or self._where(line.trajectory):
-                        yield Read(line.path, line.number, line.trajectory, line.data, line.note, line.is_whole)
-
-    def _open(self, path: str) -> BinaryIO:
-        return self._progress.counted(open_binary(path))
-
-    def _open_stdin(self, path: str) -> BinaryIO:
-        return open_stdin()
-
-
-def trajectories_of(
-    paths: Iterable[str],
-    where: Callable[[Trajectory], bool] | None = None,
-    progress: bool = False,
-    *,
-    media: ReadMedia = "keep",
-) -> Trajectories:
-    """The trajectories that arguments name, one at a time, notes applied. Lines that cannot be read are left out and
-    are in ``.problems``: print them at the end with ``show_problems``, and return 1.
-
-    Args:
-        paths: files, folders, patterns, addresses, and ``-`` (stdin).
-        where: which trajectories are given; None: all.
-        progress: show a bar of the bytes read on stderr, where it is a terminal, after a second. For commands that
-            print nothing to a terminal meanwhile.
-        media: ``keep``: leave references to media in their places; ``restore``: read the media too.
-
-    Raises:
-        OSError: there is nothing to read, or it cannot be read.
-        click.UsageError: stdin is named twice, or is a terminal.
-    """
-    return Trajectories(paths, where, progress, media)
+                        yield line
 
 
 def paths_of(paths: Iterable[str]) -> list[str]:
-    """The files that arguments name, and ``-`` where stdin is one of them. Raises as ``trajectories_of``."""
+    """The files that arguments name, and ``-`` where stdin is one of them. Raises as ``Trajectories``."""
     given = list(paths)
     if given.count(STDIN) > 1:
         raise click.UsageError("- is given twice; stdin can be read once.")
@@ -244,7 +207,7 @@ def stdin_as_file(paths: Iterable[str]) -> Iterator[tuple[list[str], Callable[[s
     """The files that arguments name, for what reads files twice: stdin is copied into a temporary one.
 
     Yields the files, and a function of a message, which has ``stdin`` in place of the temporary file's path. Raises
-    as ``trajectories_of``.
+    as ``Trajectories``.
     """
     files = paths_of(paths)
     if STDIN not in files:
@@ -261,17 +224,8 @@ def stdin_as_file(paths: Iterable[str]) -> Iterator[tuple[list[str], Callable[[s
 
 def _runs(paths: list[str]) -> Iterator[tuple[bool, list[str]]]:
     """The files in their order, in runs between which stdin stands."""
-    run: list[str] = []
-    for path in paths:
-        if path != STDIN:
-            run.append(path)
-            continue
-        if run:
-            yield False, run
-        yield True, [STDIN_NAME]
-        run = []
-    if run:
-        yield False, run
+    for is_stdin, run in groupby(paths, lambda path: path == STDIN):
+        yield is_stdin, [STDIN_NAME] if is_stdin else list(run)
 
 
 def open_stdin() -> BinaryIO:

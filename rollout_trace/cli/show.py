@@ -17,7 +17,7 @@ from rollout_trace.cli.common import (
     tokenizer_option,
     where_option,
 )
-from rollout_trace.view.options import COLOR_BY, ShowOptions
+from rollout_trace.view.styles import COLOR_BY, ShowOptions
 from rollout_trace.view.terminal import NoSuchStep
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollout_trace.cli.common import SUFFIXES, Test, json_option, show, show_problems, where_option
-from rollout_trace.cli.reading import Read, stdin_as_file, trajectories_of
+from rollout_trace.cli.reading import Trajectories, stdin_as_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.split import Entry, Part
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -95,22 +96,18 @@ def _entries(files: list[str], by: str | None, where: Test | None) -> tuple[list
 
     indices = {path: at for at, path in enumerate(files)}
     entries = []
-    found = trajectories_of(files, where, progress=True)
+    found = Trajectories(files, where, progress=True)
     for one in found:
         run = one.trajectory
-        entries.append(
-            Entry(indices[one.path], one.number, len(one.data), run.id, run.episode_id, run.group_id, _value(one, by))
-        )
+        place = indices[one.path], one.number, len(one.data)
+        entries.append(Entry(*place, run.id, run.episode_id, run.group_id, _value(run, by)))
     return entries, list(found.problems), found.read
 
 
-def _value(one: Read, by: str | None) -> str | None:
-    run = one.trajectory
+def _value(run: Trajectory, by: str | None) -> str | None:
     if by == "task":
         return None if run.task is None else run.task.id
-    if by is None:
-        return None
-    value: str | None = run.group_id if by == "group" else getattr(run, by)
+    value: str | None = None if by is None else run.group_id if by == "group" else getattr(run, by)
     return value
 
 
@@ -122,9 +119,7 @@ def _parts(entries: Sequence[Entry], given: dict[str, Any], seed: int) -> list[P
         return split.by_value(entries, value)
     if name == "count":
         return split.by_number(entries, value)
-    if name == "size":
-        return split.by_size(entries, value)
-    return split.by_fractions(entries, value, seed)
+    return split.by_size(entries, value) if name == "size" else split.by_fractions(entries, value, seed)
 
 
 def _write(folder: Path, files: list[str], mode_files: list[str], parts: list[Part], overwrite: bool) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollout_trace.cli.common import Test, is_plain, json_option, say, show_problems, where_option, width_of_output
-from rollout_trace.cli.reading import Trajectories, stdin_as_file, trajectories_of
+from rollout_trace.cli.reading import Trajectories, stdin_as_file
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -44,7 +44,7 @@ def stats(paths: tuple[str, ...], by: By | None, threshold: float, where: Test |
 
         def read() -> Iterator[Trajectory]:
             nonlocal reading
-            reading = trajectories_of(places, where, progress=True)
+            reading = Trajectories(places, where, progress=True)
             return (one.trajectory for one in reading)
 
         def start(left: NotCounted) -> Callable[[Facts], object]:

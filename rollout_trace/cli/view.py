@@ -23,7 +23,7 @@ from rollout_trace.cli.common import (
     tokenizer_option,
     where_option,
 )
-from rollout_trace.cli.reading import trajectories_of
+from rollout_trace.cli.reading import Trajectories
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _write(
         raise click.UsageError(f"{out} is a folder: give the name of a file.")
     check_new(out, overwrite=overwrite)
     decode = load_tokenizer_of(tokenizer)
-    found = trajectories_of(paths, where, progress=True)
+    found = Trajectories(paths, where, progress=True)
     first = ((one.path, one.trajectory) for one in islice(found, number))
     written = write_static(out, first, title=_title(paths), decode=decode, tokenizer=tokenizer)
     left_out = next(found, None) is not None

@@ -1,4 +1,4 @@
-"""Colours of a terminal: roles, tokens by logprob, by entropy and by mask; for dark and for light ones.
+"""What is shown in a terminal, and in which colours: roles, tokens by logprob, entropy or mask; dark and light ones.
 
 Every colour is one of the 256 that terminals share, so that its contrast is known; a test computes it. Nothing is said
 by colour alone: without colours the marks of ``MARKS`` stand around tokens.
@@ -10,15 +10,19 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from rollout_trace.view.model import Tokens
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rollout_trace.view.tokens import TokenTexts
+
 ThemeName: TypeAlias = Literal["dark", "light"]
 ColorBy: TypeAlias = Literal["logprob", "entropy", "mask"]
+COLOR_BY: tuple[ColorBy, ...] = get_args(ColorBy)
 
 PROBABILITIES = (0.9, 0.5, 0.1, 0.01)
 """A token's level is the number of these that its probability is below."""
@@ -70,6 +74,29 @@ _LIGHT = {
     "left_out": "color(242)",
 }
 THEMES: Mapping[ThemeName, Mapping[str, str]] = {"dark": _DARK, "light": _LIGHT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """What of a trajectory is shown."""
+
+    tokens: bool = False
+    """Whether completions are shown as their tokens."""
+    color_by: ColorBy = "logprob"
+    full: bool = False
+    """Whether long texts are shown whole."""
+    decode: TokenTexts | None = None
+    """A tokenizer, for tokens whose texts are not recorded."""
+
+    @property
+    def text_limit(self) -> int | None:
+        """Characters of a text that are shown; None: all."""
+        return None if self.full else 2000
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens of a completion that are shown; None: all."""
+        return None if self.full else 1000
 
 
 def theme_of(environment: Mapping[str, str]) -> ThemeName:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rollout_trace.view._canvas import Canvas
-from rollout_trace.view._terminal_messages import Messages
+from rollout_trace.view._terminal_parts import Messages
 from rollout_trace.view.numbers import of
 from rollout_trace.view.plain_text import lines_of, one_line, short
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.cli.reading import trajectories_of
+from rollout_trace.cli.reading import Trajectories
 
 from .runs import write_runs
 
@@ -86,7 +86,7 @@ _parts = st.sampled_from(
 def test_any_bytes_are_trajectories_or_problems(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
-    found = trajectories_of([str(path)])
+    found = Trajectories([str(path)])
     read = list(found)
     assert all(one.trajectory.id == "a" and one.data == _GOOD for one in read)
     assert found.read == len(read)
