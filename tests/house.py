@@ -44,9 +44,9 @@ BUDGET: dict[str, tuple[int, int]] = {
     "collection": (7300, 35),
     "importing": (7450, 39),
     "export": (7950, 46),
-    "view": (9650, 55),
+    "view": (9250, 47),
     "testing": (9850, 45),
-    "cli": (4150, 35),
+    "cli": (3850, 23),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

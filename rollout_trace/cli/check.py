@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rollout_trace.cli.common import Test, json_option, say, show, show_problems, where_option
-from rollout_trace.cli.reading import STDIN, STDIN_NAME, Progress, Trajectories, paths_of
+from rollout_trace.cli.reading import STDIN, STDIN_NAME, Progress, Trajectories, open_stdin, paths_of
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from rollout_trace.file.validate import Problem, Report
     from rollout_trace.view.findings import Findings, Place
 
@@ -24,6 +25,8 @@ _NAMES = {"codes": "code", "every": "all"}
 
 
 def _codes(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> frozenset[str] | None:
+    from difflib import get_close_matches
+
     from rollout_trace.train.check_codes import CODES
 
     for value in values:
@@ -136,7 +139,11 @@ def _check_format(paths: tuple[str, ...], max_problems: int, ignore: tuple[str, 
 
     files = [STDIN_NAME if path == STDIN else path for path in paths_of(paths)]
     with Progress(files) as progress:
-        report = validate(files, found, ignore=ignore, open_file=progress.open, alone=[STDIN_NAME])
+
+        def opened(path: str) -> BinaryIO:
+            return open_stdin() if path == STDIN_NAME else progress.open(path)
+
+        report = validate(files, found, ignore=ignore, open_file=opened, alone=[STDIN_NAME])
     result = {**msgspec.to_builtins(report), "found": msgspec.to_builtins(shown)} if as_json else {}
     show(_summary(report, max_problems), result, as_json=as_json)
     return int(report.problems > 0)

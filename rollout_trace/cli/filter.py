@@ -75,11 +75,12 @@ def filter(
         (lambda trajectory: not test(trajectory)) if invert else test,
         progress=output is not None or count or not is_terminal(),
     )
-    kept = _print(found) if output is None and not count else 0
     if output is not None:
         kept = _write(found, output, overwrite)
     elif count:
         kept = sum(1 for _ in found)
+    else:
+        kept = _print(found)
     unreadable = [str(error) for error in found.problems]
     result = {"output": output, "read": found.read, "kept": kept, "unreadable": unreadable}
     if output is not None:

@@ -46,14 +46,18 @@ def _columns(context: click.Context, option: click.Parameter, value: str | None)
 
     if value in (None, "all"):
         return list(FIELDS if value else DEFAULT)
-    return [_field(context, option, name.strip()) or "" for name in str(value).split(",")]
+    return [_known(name.strip(), context) for name in str(value).split(",")]
 
 
 def _field(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else _known(value, context)
+
+
+def _known(name: str, context: click.Context) -> str:
     from rollout_trace.view.listing import field_of
 
     try:
-        return None if value is None else field_of(value)
+        return field_of(name)
     except ValueError as error:
         raise click.UsageError(str(error), context) from None
 

@@ -59,8 +59,8 @@ class Progress:
             self._bar.stop()
 
     def open(self, path: str) -> BinaryIO:
-        """Opens a file, whose reading moves the bar; stdin for ``STDIN_NAME``."""
-        file = open_stdin() if path == STDIN_NAME else open_binary(path)
+        """Opens a file, whose reading moves the bar."""
+        file = open_binary(path)
         return _Counted(file, self) if self._is_shown else file  # type: ignore[return-value]
 
     def add(self, count: int) -> None:
@@ -182,7 +182,8 @@ class Trajectories(Iterator[ReadLine]):
                 # Nothing lies beside stdin: references to media stay what they are.
                 reader = TrajectoryReader(paths, "skip", "keep" if is_stdin else self._media)
                 self._readers.append(reader)
-                for line in reader.read_noted_lines(self._progress.open):
+                # By where it stands, not by its name: a file can be called `stdin`.
+                for line in reader.read_noted_lines(open_stdin if is_stdin else self._progress.open):
                     self.read += 1
                     if self._where is None or self._where(line.trajectory):
                         yield line
@@ -228,7 +229,7 @@ def _runs(paths: list[str]) -> Iterator[tuple[bool, list[str]]]:
         yield is_stdin, [STDIN_NAME] if is_stdin else list(run)
 
 
-def open_stdin() -> BinaryIO:
+def open_stdin(path: str = STDIN) -> BinaryIO:
     """Stdin, as a file that the reader can read: plain text as it comes, compressed bytes from a temporary file."""
     stdin = sys.stdin.buffer
     begin = _first(stdin, 4)

@@ -7,7 +7,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -109,6 +108,8 @@ def field_of(name: str) -> str:
     """
     name = SAME.get(name, name)
     if name not in FIELDS:
+        from difflib import get_close_matches
+
         near = get_close_matches(name, FIELDS, 1)
         meant = f"; did you mean {near[0]}?" if near else "."
         raise ValueError(f"there is no column {name!r}{meant} There are {', '.join(FIELDS)}.")

@@ -33,47 +33,31 @@ MARKS = (("", ""), ("", ""), ("‹", "›"), ("«", "»"), ("⟦", "⟧"))
 LEFT_OUT = ("[-", "-]")
 """Around a completion that no training row has."""
 
-_DARK = {
-    "system": "bold color(146)",
-    "user": "bold color(117)",
-    "assistant": "bold color(114)",
-    "tool": "bold color(180)",
-    "reasoning": "italic color(145)",
-    "meta": "color(247)",
-    "rule": "color(245)",
-    "title": "bold",
-    "error": "bold color(210)",
-    "warning": "color(221)",
-    "info": "color(110)",
-    "child": "color(183)",
-    "level1": "color(228)",
-    "level2": "color(16) on color(222)",
-    "level3": "color(16) on color(209)",
-    "level4": "bold color(231) on color(160)",
-    "trained": "color(16) on color(151)",
-    "left_out": "color(247)",
+_STYLES = {
+    "system": ("bold color(146)", "bold color(60)"),
+    "user": ("bold color(117)", "bold color(25)"),
+    "assistant": ("bold color(114)", "bold color(22)"),
+    "tool": ("bold color(180)", "bold color(94)"),
+    "reasoning": ("italic color(145)", "italic color(59)"),
+    "meta": ("color(247)", "color(240)"),
+    "rule": ("color(245)", "color(242)"),
+    "title": ("bold", "bold"),
+    "error": ("bold color(210)", "bold color(124)"),
+    "warning": ("color(221)", "color(94)"),
+    "info": ("color(110)", "color(25)"),
+    "child": ("color(183)", "color(54)"),
+    "level1": ("color(228)", "color(94)"),
+    "level2": ("color(16) on color(222)", "color(16) on color(223)"),
+    "level3": ("color(16) on color(209)", "color(16) on color(216)"),
+    "level4": ("bold color(231) on color(160)", "bold color(231) on color(160)"),
+    "trained": ("color(16) on color(151)", "color(16) on color(151)"),
+    "left_out": ("color(247)", "color(242)"),
 }
-_LIGHT = {
-    "system": "bold color(60)",
-    "user": "bold color(25)",
-    "assistant": "bold color(22)",
-    "tool": "bold color(94)",
-    "reasoning": "italic color(59)",
-    "meta": "color(240)",
-    "rule": "color(242)",
-    "title": "bold",
-    "error": "bold color(124)",
-    "warning": "color(94)",
-    "info": "color(25)",
-    "child": "color(54)",
-    "level1": "color(94)",
-    "level2": "color(16) on color(223)",
-    "level3": "color(16) on color(216)",
-    "level4": "bold color(231) on color(160)",
-    "trained": "color(16) on color(151)",
-    "left_out": "color(242)",
+"""On a dark and on a light background."""
+THEMES: Mapping[ThemeName, Mapping[str, str]] = {
+    "dark": {name: dark for name, (dark, _) in _STYLES.items()},
+    "light": {name: light for name, (_, light) in _STYLES.items()},
 }
-THEMES: Mapping[ThemeName, Mapping[str, str]] = {"dark": _DARK, "light": _LIGHT}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -253,11 +253,11 @@ def test_an_old_command_is_the_new_one_and_says_so(old: list[str], now: list[str
 
 
 def test_on_a_terminal_head_and_tail_list(folder: Path) -> None:
-    for old, now in (("head", ["ls"]), ("tail", ["ls", "--last"])):
+    for old, first in (("head", "aaaaaaaa"), ("tail", "bbbbbbbb")):
         lines = on_a_terminal(folder, old, "-n", "2", ".").splitlines()
-        assert [line for line in lines if not line.startswith("rollout-trace ")] == on_a_terminal(
-            folder, *now, "-n", "2", "."
-        ).splitlines()
+        shown = [line.split()[0] for line in lines if not line.startswith("rollout-trace ")]
+        # How wide its columns are depends on how soon the lines come.
+        assert (shown[:2], len(shown), len(lines)) == (["id", first], 3, 4)
 
 
 # stats
