@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollout_trace.cli.common import json_option, show_problems
-from rollout_trace.cli.reading import trajectories_of
-from rollout_trace.cli.selection import compile_where, where_option
-from rollout_trace.cli.terminal import say, width_of_output
+from rollout_trace.cli.common import Test, json_option, say, show_problems, where_option, width_of_output
+from rollout_trace.cli.reading import Trajectories
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ _COLUMNS = ("tokens", "ratio", "k1", "k3", "mean |d|", "max |d|")
 @click.option("--trainer-version", type=int, metavar="N", help="Version of the trainer's weights; else the newest.")
 @where_option
 @json_option
-def mismatch(paths: tuple[str, ...], trainer_version: int | None, where: str | None, as_json: bool) -> int:
+def mismatch(paths: tuple[str, ...], trainer_version: int | None, where: Test | None, as_json: bool) -> int:
     """Compare the logprobs that a trainer computed with those the engine sampled by, and name the cause.
 
     A trainer's logprobs are noted with rt.trainer_report or rt.annotate. d is their difference in nats, the ratio is
@@ -37,7 +35,7 @@ def mismatch(paths: tuple[str, ...], trainer_version: int | None, where: str | N
     from rollout_trace.train.mismatch import mismatch as compared
     from rollout_trace.view.values import ascii_json
 
-    files = trajectories_of(paths, compile_where(where), progress=True)
+    files = Trajectories(paths, where, progress=True)
     found = compared((one.trajectory for one in files), trainer_version=trainer_version)
     if as_json:
         say([ascii_json({**asdict(found), "unreadable": [str(error) for error in files.problems]})])

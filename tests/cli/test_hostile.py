@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rollout_trace.cli.commands import COMMANDS
+from rollout_trace.cli.app import COMMANDS, OLD
 from tests.amount import amount, some
 from tests.file.defects import GOOD_LINE
 
@@ -113,7 +113,7 @@ OTHERS = {"collect", "completion", "import", "query", "recover", "run", "schema"
 
 
 def test_every_command_is_in_the_list() -> None:
-    assert set(ARGUMENTS) | OTHERS == set(COMMANDS)
+    assert set(ARGUMENTS) | OTHERS == {*COMMANDS, *OLD}
 
 
 # One process for all, which forks for each list of calls: importing what commands need takes longer than most of the
