@@ -35,7 +35,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (4250, 16),
     "wire": (11100, 43),
-    "file": (10300, 35),
+    "file": (10350, 35),
     "record": (8600, 28),
     "clients": (6500, 23),
     "process": (2750, 16),
