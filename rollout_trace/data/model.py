@@ -38,10 +38,25 @@ CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context
 """Finish reasons of completions cut off by a limit: OpenAI and the engines, Anthropic, Responses, Anthropic, Google."""
 
 
+_ids: list[str] = []
+"""Ids that nobody has yet. Asked of the system many at a time: each time another thread may take the interpreter."""
+_ID = 12
+_IDS = 64
+
+if hasattr(os, "register_at_fork"):
+    # They are the original process's.
+    os.register_at_fork(after_in_child=_ids.clear)
+
+
 def new_id() -> str:
     """A random id of 96 bits, in hex."""
-    # From the system: the state of `random` is copied by a fork, and the user may seed it.
-    return os.urandom(12).hex()
+    while True:
+        try:
+            return _ids.pop()
+        except IndexError:
+            # From the system: the state of `random` is copied by a fork, and the user may seed it.
+            data = os.urandom(_ID * _IDS).hex()
+            _ids.extend([data[start : start + 2 * _ID] for start in range(0, len(data), 2 * _ID)])
 
 
 @document_fields
