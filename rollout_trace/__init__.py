@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from rollout_trace.integration.installed import integrations as integrations
     from rollout_trace.process import Instrumentation as Instrumentation
     from rollout_trace.process.children import child_environment as child_environment
+    from rollout_trace.process.hosted import run_program as run_program
     from rollout_trace.process.instrument import instrument as instrument
     from rollout_trace.record import Recovered as Recovered
     from rollout_trace.record import RecoveryReport as RecoveryReport
@@ -133,6 +134,7 @@ _HOMES = {
     "rollout_trace.data.model": ("Completion", "Cost", "Step", "Task", "ToolCall", "ToolRun", "Usage"),
     "rollout_trace.clients.probe": ("probe",),
     "rollout_trace.process.children": ("child_environment",),
+    "rollout_trace.process.hosted": ("run_program",),
     "rollout_trace.process.instrument": ("instrument",),
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("recover",),

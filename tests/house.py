@@ -32,25 +32,25 @@ DOORS = frozenset(
 ``rollout_trace/__init__.py``."""
 
 BUDGET: dict[str, tuple[int, int]] = {
-    "ground": (1650, 16),
+    "ground": (1650, 17),
     "data": (4400, 17),
-    "wire": (11200, 44),
+    "wire": (11250, 45),
     "file": (10550, 35),
     "record": (8650, 28),
-    "clients": (6500, 23),
-    "process": (2750, 16),
+    "clients": (8300, 32),
+    "process": (2950, 17),
     "train": (3750, 17),
     "integration": (750, 6),
     "collection": (7350, 35),
-    "importing": (6950, 31),
+    "importing": (6900, 31),
     "export": (7950, 46),
     "view": (8100, 40),
-    "testing": (9900, 45),
-    "cli": (3750, 24),
+    "testing": (9150, 43),
+    "cli": (3800, 24),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
-PUBLIC_NAMES = 62
+PUBLIC_NAMES = 63
 """The most names in ``rollout_trace.__all__``."""
 
 PATH_FILES, PATH_CALLS = 64, 910

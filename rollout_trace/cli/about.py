@@ -110,15 +110,16 @@ def schema(note: bool, output: str | None, overwrite: bool, as_json: bool) -> in
 @click.option("--name", metavar="N", help="Name of the program's trajectory. Default: that of the program.")
 @click.option("--task", metavar="ID", help="Id of its task.")
 @click.option("--reward-from", metavar="JSON-FILE", help="The reward, in a file that the program writes.")
+@click.option("--cli", metavar="NAME", help="The known program that PROGRAM is, under another name: codex, ...")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
 @click.pass_context
 def run(ctx: click.Context, /, program: tuple[str, ...], **options: object) -> int:
     """Run a program, unchanged, and record what it sends to models and what they answer.
 
-    PROGRAM is a Python script, -m MODULE, -c TEXT, or a command: a console script such as pytest, or any other. Python
-    programs that it starts are recorded too. The calls of a process that it makes outside of every rt.trajectory are
-    one trajectory. At the end a summary is printed to stderr.
+    PROGRAM is a Python script, -m MODULE, -c TEXT, or a command: a console script such as pytest, or any other, in
+    whatever language. Python programs that it starts are recorded too. The calls of a process that it makes outside of
+    every rt.trajectory are one trajectory. At the end a summary is printed to stderr.
 
     Exit code: that of the program; 2 where it could not be started.
     """

@@ -25,6 +25,7 @@ OPTIONS = {
     "--name": "name",
     "--task": "task",
     "--reward-from": "reward_from",
+    "--cli": "cli",
 }
 """Options with a value."""
 FLAGS = {"-q": "quiet", "--quiet": "quiet", "--exact-turns": "exact_turns"}
@@ -46,6 +47,7 @@ class Given:
         self.name: str | None = None
         self.task: str | None = None
         self.reward_from: str | None = None
+        self.cli: str | None = None
         self.quiet = False
         self.exact_turns = False
         self.program: list[str] = []
@@ -55,8 +57,8 @@ class Given:
 def launch(args: Sequence[str]) -> int:
     """Runs a program with the arguments of ``rollout-trace run``. Does not return, save with 2 for a mistake in them.
 
-    A program that is not Python is waited for, and summed up here. On Windows, where a process cannot be replaced, all
-    are waited for.
+    A program that is not Python is waited for, and recorded and summed up here. On Windows, where a process cannot be
+    replaced, all are waited for, and none but Python is recorded.
     """
     try:
         given = parse(args)
@@ -68,8 +70,10 @@ def launch(args: Sequence[str]) -> int:
                 _check_exact_turns(given.engine)
         elif given.exact_turns:
             raise Refusal("--exact-turns needs the engine that takes the ids: --engine vllm")
-        why = None if given.quiet or os.name == "nt" else why_unseen(executable, command)
-        _execute(executable, command, _environment(given, output, is_waited=why is not None), why)
+        if given.cli is not None:
+            _check_cli(given.cli)
+        why = None if os.name == "nt" else why_unseen(executable, command)
+        _execute(executable, command, _environment(given, output, is_waited=why is not None), why, given.cli)
     except Refusal as refusal:
         _print_error(str(refusal))
         return FAILED
@@ -256,6 +260,15 @@ def _check_engine(engine: str) -> None:
         raise Refusal(f"there is no engine {engine!r}; there are {', '.join(names)}.")
 
 
+def _check_cli(name: str) -> None:
+    from rollout_trace.clients.loopback.programs import program_of
+
+    try:
+        program_of((), name)
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+
+
 def _check_exact_turns(engine: str) -> None:
     from rollout_trace.wire.engine import Engine
 
@@ -303,7 +316,9 @@ def _check_reward(path: str) -> tuple[str, str]:
         raise Refusal(f"--reward-from {path}: {error.strerror}.") from None
 
 
-def _execute(executable: str, command: Sequence[str], environment: dict[str, str], why: str | None) -> NoReturn:
+def _execute(
+    executable: str, command: Sequence[str], environment: dict[str, str], why: str | None, cli: str | None
+) -> NoReturn:
     if os.name == "nt":
         import subprocess
 
@@ -315,7 +330,7 @@ def _execute(executable: str, command: Sequence[str], environment: dict[str, str
         _signal.signal(number, _signal.SIG_DFL)
     try:
         if why is not None:
-            run_and_report(executable, command, environment, why)
+            run_and_report(executable, command, environment, why, cli)
         os.execve(executable, list(command), environment)
     except OSError as error:
         raise Refusal(f"{command[0]} cannot be executed: {error.strerror}.") from None

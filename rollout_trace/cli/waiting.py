@@ -1,7 +1,4 @@
-"""``rollout-trace run`` of what starts no recorder in its own process: it is waited for, as its starter sums it up.
-
-Imports no room before the program has ended.
-"""
+"""``rollout-trace run`` of what starts no recorder in its own process: it is waited for, and recorded from here."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ TYPE_CHECKING = False  # Not from `typing`: importing that takes longer than all
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
+
+    from rollout_trace.process.hosted import Hosted
 
 _SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
 _OF_TERMINAL = ("SIGINT", "SIGQUIT")
@@ -67,17 +66,30 @@ def _is_isolated(arguments: Sequence[str]) -> bool:
     return False
 
 
-def run_and_report(executable: str, command: Sequence[str], environment: Mapping[str, str], why: str) -> NoReturn:
-    """Runs a program, prints the summary of the run to stderr, and ends as the program did: by its code or signal.
+def run_and_report(
+    executable: str, command: Sequence[str], environment: Mapping[str, str], why: str, cli: str | None = None
+) -> NoReturn:
+    """Runs a program, records the calls that it makes, prints the summary of the run to stderr, and ends as it did.
 
-    Signals that are sent to this process are passed on. ``why`` is why the program itself loads no recorder.
+    Signals that are sent to this process are passed on. ``why`` is why the program itself loads no recorder, ``cli``
+    the known program that it is.
 
     Raises:
         OSError: it cannot be executed.
     """
-    status = _run(executable, command, environment)
+    # Of a signal that is ignored, nobody can wait for the next one.
+    _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
+    awaited = {getattr(_signal, name) for name in (*_SIGNALS, "SIGCHLD")}
+    # Before the recorder starts its threads: a signal that one of them took would end this process.
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, awaited)
+    host = None
     try:
-        _report(environment, why)
+        host, own, variables = _host(command, environment, why, cli)
+        status = _run(executable, own, variables, awaited, before)
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+    try:
+        _end(host, is_aborted=os.WIFSIGNALED(status))
     except (Exception, KeyboardInterrupt):
         # Such as a closed stream. How the program ended is what counts.
         pass
@@ -89,26 +101,42 @@ def run_and_report(executable: str, command: Sequence[str], environment: Mapping
     os._exit(os.WEXITSTATUS(status))
 
 
-def _run(executable: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Returns how it ended, as ``os.waitpid`` says it."""
-    # Of a signal that is ignored, nobody can wait for the next one.
-    _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
-    awaited = {getattr(_signal, name) for name in (*_SIGNALS, "SIGCHLD")}
-    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, awaited)
+def _host(
+    command: Sequence[str], environment: Mapping[str, str], why: str, cli: str | None
+) -> tuple[Hosted | None, list[str], Mapping[str, str]]:
+    """The program's loopback server, its command and its environment. Without a server where that fails."""
     try:
-        defaults = (_signal.SIGPIPE, _signal.SIGXFSZ)
-        child = os.posix_spawn(executable, list(command), environment, setsigmask=before, setsigdef=defaults)
-        while True:
-            number, is_users = _next_signal(awaited)
-            if number != _signal.SIGCHLD:
-                if is_users:
-                    os.kill(child, number)
-                continue
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                return status
-    finally:
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+        os.environ.update(environment)
+        from rollout_trace.process import exits, hosted
+
+        exits.why = why
+        host = hosted.Hosted(command, environment, cli)
+        start = host.start()
+        return host, start.command, {**environment, **start.variables}
+    except Exception as error:
+        sys.stderr.write(f"rollout-trace: the calls of {command[0]} are not recorded: {error}\n")
+        return None, list(command), environment
+
+
+def _run(
+    executable: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    awaited: set[int],
+    mask: set[int],
+) -> int:
+    """Returns how it ended, as ``os.waitpid`` says it."""
+    defaults = (_signal.SIGPIPE, _signal.SIGXFSZ)
+    child = os.posix_spawn(executable, list(command), environment, setsigmask=mask, setsigdef=defaults)
+    while True:
+        number, is_users = _next_signal(awaited)
+        if number != _signal.SIGCHLD:
+            if is_users:
+                os.kill(child, number)
+            continue
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
 
 
 def _next_signal(awaited: set[int]) -> tuple[int, bool]:
@@ -121,12 +149,7 @@ def _next_signal(awaited: set[int]) -> tuple[int, bool]:
     return found.si_signo, found.si_code <= 0
 
 
-def _report(environment: Mapping[str, str], why: str) -> None:
-    os.environ.update(environment)
-    from rollout_trace.process import exits, rewards
-
-    total = exits.gathered(exits.Tally())
-    if total.files:
-        rewards.give_to_written(total.roots)
-    if sys.stderr is not None:
-        exits.show(total, sys.stderr, why)
+def _end(host: Hosted | None, *, is_aborted: bool) -> None:
+    """Closes and writes what was recorded, and prints the summary."""
+    if host is not None:
+        host.end(is_aborted=is_aborted)

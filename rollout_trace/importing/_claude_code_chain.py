@@ -18,10 +18,10 @@ from rollout_trace.importing._claude_code_lines import (
     responses_of,
     text_of,
 )
-from rollout_trace.importing.chat import ToolCalls
 from rollout_trace.importing.steps import REBUILT, Point, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
 from rollout_trace.wire.reading import usage_of
+from rollout_trace.wire.tool_results import ToolCalls
 
 if TYPE_CHECKING:
     from rollout_trace.importing._claude_code_lines import Line

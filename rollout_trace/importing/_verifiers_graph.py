@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace.data.model import Step, TokenIssue, ToolRun
 from rollout_trace.data.tokens import TokenStore
-from rollout_trace.importing.chat import ToolCalls, chat_completion, error_of
+from rollout_trace.importing.chat import chat_completion, error_of
 from rollout_trace.importing.fields import nothing
 from rollout_trace.importing.steps import (
     Point,
@@ -20,6 +20,7 @@ from rollout_trace.importing.steps import (
     usd,
 )
 from rollout_trace.wire.chat_messages import assistant_message
+from rollout_trace.wire.tool_results import ToolCalls
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rollout_trace.data.model import Completion, ErrorInfo, Step, ToolRun
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.importing.chat import ToolCalls
 from rollout_trace.importing.imported import each_file
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids
+from rollout_trace.wire.tool_results import ToolCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 for_children: dict[str, str] = {}
 """Variables that every process started from here is given, a clean environment too: a test's, whose model servers are
 stood in for. What the variables point to is of this process, and so are they."""
+for_programs: dict[str, tuple[str, str | None]] = {}
+"""Variables that lead programs which record nothing themselves to the loopback server that started this process, with
+what each is here; None: it is not there."""
 _run = os.urandom(16).hex()
 """The run's id, where the environment has none."""
 
@@ -195,10 +198,17 @@ def environment_for(given: Any) -> dict[Any, Any] | None:
     if ours:
         path = given.get(encode("PYTHONPATH"))
         ours["PYTHONPATH"] = python_path(None if path is None else os.fsdecode(path))
+        # Not where this program has chosen another address for its child.
+        unchanged = {name: led for name, (led, here) in for_programs.items() if _text(given.get(encode(name))) == here}
+        ours |= unchanged
     ours |= for_children
     if all(given.get(encode(name)) == encode(value) for name, value in ours.items()):
         return None
     return {**given, **{encode(name): encode(value) for name, value in ours.items()}}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else os.fsdecode(value)
 
 
 # What hands them on

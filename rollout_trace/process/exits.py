@@ -20,7 +20,7 @@ from rollout_trace.data import costs
 from rollout_trace.data.model import shared
 from rollout_trace.guard import printable
 from rollout_trace.process import rewards
-from rollout_trace.process.boot.sitecustomize import NOTHING, OUTPUT, UNSEEN, left_by_children
+from rollout_trace.process.boot.sitecustomize import NOTHING, OUTPUT, left_by_children
 from rollout_trace.process.patches import Patches
 from rollout_trace.record import process_end, program, sink
 from rollout_trace.record.ancestry import ENGINE
@@ -33,6 +33,11 @@ _PREFIX = "rollout-trace: "
 _REASONS = 5
 """Most reasons for missing ids that are printed."""
 
+_NOT_ASKED = (
+    "neither it nor a Python program that it started called a model. Recorded is what reads its server's address from "
+    "variables (OPENAI_BASE_URL, ANTHROPIC_BASE_URL, GOOGLE_GEMINI_BASE_URL, ...), and the programs that --cli names, "
+    "under another name too: docs/any-program.md."
+)
 _ROOTS = 2
 """Most roots whose ids are kept: it matters only whether there is exactly one."""
 _COUNTED = ("orphans", "not_model_calls", "trajectories_lost", "recorder_errors")
@@ -109,6 +114,8 @@ _tally = Tally()
 # A forked process has written nothing yet.
 renew_after_fork(_tally, Tally.reset)
 
+why: str | None = None
+"""Why the program of the run, which this process waits for, loads no recorder itself; None where it does."""
 _patches: Patches | None = None
 _reported_in: int | None = None
 """The process that has told what it recorded."""
@@ -160,7 +167,7 @@ def report() -> None:
     if total.files:
         guard.run_all("reward", lambda: rewards.give_to_written(total.roots))
     if "ROLLOUT_TRACE_QUIET" not in os.environ and sys.stderr is not None:
-        show(total, sys.stderr)
+        show(total, sys.stderr, why)
     process_end.keep_interrupt()
 
 
@@ -240,8 +247,7 @@ def lines_of(total: Tally, why: str | None = None) -> list[str]:
             lines.append(f"no token ids in {missing:,} of {_many(counts['steps'], 'step')}: {_reasons(total)}")
     elif not counts["trajectories_lost"] and not counts["orphans"]:
         nothing = " ".join(NOTHING.removeprefix(_PREFIX).split())
-        seen = f"{printable(why or '')}, and no Python program that it started called a model"
-        lines.append(nothing if why is None else nothing.replace(UNSEEN, seen))
+        lines.append(nothing if why is None else f"nothing was recorded: {printable(why)}, and {_NOT_ASKED}")
     if counts["orphans"]:
         lines.append(f"{_many(counts['orphans'], 'call')} of trajectories that had closed already, recorded in no file")
     if counts["not_model_calls"]:

@@ -24,7 +24,8 @@ def start(ends_process: bool = False) -> None:
         return
     is_started = True
     from rollout_trace import guard
-    from rollout_trace.process import exits
+    from rollout_trace.clients.loopback.addresses import LOOPBACK, lead_back
+    from rollout_trace.process import children, exits, options
     from rollout_trace.process.instrument import instrument
     from rollout_trace.record import lifecycle, process_end, program
     from rollout_trace.wire.engine import engine_of_text, resolve
@@ -33,6 +34,9 @@ def start(ends_process: bool = False) -> None:
         process_end.leave_atexit()
     lifecycle.warns_of_missing_ids = "ROLLOUT_TRACE_FIRST" not in os.environ
     lifecycle.use_fallback(output)
+    # This process records itself: its clients, which are yet to be made, get their real addresses.
+    options.loopback = os.environ.get(LOOPBACK)
+    guard.run_all("loopback", lambda: children.for_programs.update(lead_back(os.environ)))
     program.start()
     exits.watch()
     try:

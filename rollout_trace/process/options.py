@@ -95,6 +95,8 @@ def _is_at(url: str, key: str) -> bool:
     return key in (host, parts.hostname) or place == key or place.startswith(f"{key}/")
 
 
+loopback: str | None = None
+"""Address of the loopback server that started this process. It records what is sent there."""
 opened: list[Options] = []
 """Of the ``rt.instrument()`` calls that are not undone, in their order."""
 
@@ -118,6 +120,8 @@ def _latest() -> Options | None:
 
 
 def _in_force(template: Settings, address: Callable[[], object]) -> Settings | None:
+    if loopback is not None and str(address()).startswith(loopback):
+        return None
     options = _latest()
     return None if options is None else options.settings(template, address)
 

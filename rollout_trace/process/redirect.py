@@ -24,10 +24,8 @@ from urllib.parse import urlsplit
 from rollout_trace import guard
 from rollout_trace._threads import lock_for
 from rollout_trace.clients import recorder
+from rollout_trace.clients.loopback.messages import CALL_HEADER
 from rollout_trace.process.patches import Handle, Part, Patches
-
-CALL_HEADER = "x-rollout-trace-call"
-"""Header of a redirected request that is an attempt of a recorded call: ``PID/CALL``. A forked process has its own."""
 
 
 class Redirected(NamedTuple):

@@ -9,11 +9,11 @@ from rollout_trace._lazy import lazy_names
 
 TYPE_CHECKING = False  # Not from `typing`: pytest imports this package in every run, used or not.
 if TYPE_CHECKING:
+    from rollout_trace.clients.loopback.messages import RequestRecord
+    from rollout_trace.clients.loopback.server import LoopbackServer
     from rollout_trace.data.exchange import Exchange
 
     from . import normalize as normalize
-    from ._http import LoopbackServer
-    from ._messages import RequestRecord
     from ._tool_runs import InferredToolRun
     from .conversations import by_content, by_conversation, when
     from .real_tokenizer import RealTokenizer
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "rollout_trace.data.exchange": ("Exchange",),
-    "rollout_trace.testing._messages": ("RequestRecord",),
-    "rollout_trace.testing._http": ("LoopbackServer",),
+    "rollout_trace.clients.loopback.messages": ("RequestRecord",),
+    "rollout_trace.clients.loopback.server": ("LoopbackServer",),
     "rollout_trace.testing._tool_runs": ("InferredToolRun",),
     "rollout_trace.testing.recordings": ("load_exchanges", "load_reports", "pack_exchanges"),
     "rollout_trace.testing.replay": ("ReplayServer",),

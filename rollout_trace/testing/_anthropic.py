@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rollout_trace.clients.loopback.messages import Response, json_bytes
+
 from ._api import Api, Ask, Row, Turn, arguments_object
 from ._delivery import BREAKS, Delivery, sse
-from ._messages import Response, json_bytes
 from ._sampling import Completion, Effect
 
 _Json = dict[str, Any]

@@ -10,9 +10,9 @@ from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from rollout_trace._python import cached_property
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_response
 
 from ._delivery import Delivery, vllm_error
-from ._messages import RequestRecord, Response, json_response
 from ._sampling import Completion, Sampler, Token
 from .tokenizer import AnyTokenizer
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rollout_trace.clients.loopback.messages import Response
+
 from ._api import Api, Ask, Row, Turn, interleaved, objects
 from ._delivery import Delivery
-from ._messages import Response
 from ._sampling import Completion, Effect, Token
 
 _Json = dict[str, Any]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rollout_trace.clients.loopback.messages import Response
+
 from ._api import Api, Ask, Row, Turn, interleaved, prompt_messages, texts_or_ids
 from ._delivery import Delivery
-from ._messages import Response
 from ._sampling import Completion, Token
 
 _Json = dict[str, Any]

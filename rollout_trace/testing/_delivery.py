@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_trace._python import cached_property
+from rollout_trace.clients.loopback.messages import (
+    JSON_HEADERS,
+    ConnectionCut,
+    ConnectionReset,
+    ConnectionStalled,
+    Part,
+    Response,
+    cut,
+    json_bytes,
+)
 
-from ._messages import JSON_HEADERS, ConnectionCut, ConnectionReset, ConnectionStalled, Part, Response, cut, json_bytes
 from .script import Compression, Fault, Reply, reply_of
 
 

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from rollout_trace.clients.loopback.messages import Response, json_bytes
+
 from ._api import Api, Ask, Row, Turn
 from ._delivery import BREAKS, Delivery
-from ._messages import Response, json_bytes
 from ._sampling import Completion, Token, text_in
 
 _Json = dict[str, Any]

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_bytes, json_response
+
 from ._api import Api, Ask, BadRequest, Row, Turn, chat_messages
 from ._delivery import Delivery, vllm_error
-from ._messages import RequestRecord, Response, json_bytes, json_response
 from ._sampling import Completion, Token, text_in
 from .tokenizer import PartKind
 

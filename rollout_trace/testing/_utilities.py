@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_bytes, json_response
+
 from ._api import BadRequest, chat_messages, check_messages, objects, texts_or_ids
 from ._google import GoogleApi
-from ._messages import RequestRecord, Response, json_bytes, json_response
 from .tokenizer import AnyTokenizer
 
 _Json = dict[str, Any]

@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rollout_trace.clients.loopback.forwarding import is_closed
+from rollout_trace.clients.loopback.messages import ConnectionCut, RequestRecord, Response, refusal
+from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.wire.added_chunks import AddedChunks, answers_to
 from rollout_trace.wire.profiles import capture_fields
 from rollout_trace.wire.protocols import protocol_of_request
 
-from ._http import LoopbackServer
-from ._messages import ConnectionCut, RequestRecord, Response, refusal
 from ._normal_form import parsed
 from .matching import Matcher, Request, Unmatched
 from .replay import response_of
 from .unseen import UnseenCalls, as_meant
-from .upstream import Forwarding, is_closed
+from .upstream import RecordedForwarding
 
 if TYPE_CHECKING:
     import socket
@@ -144,7 +145,7 @@ class RecordingServer(CassetteServer):
 
     def __init__(self, unseen: UnseenCalls | None = None, environ: Mapping[str, str] = os.environ) -> None:
         super().__init__(unseen, environ)
-        self._exchanges: list[Forwarding] = []
+        self._exchanges: list[RecordedForwarding] = []
         self._began_lock = threading.Lock()
 
     @property
@@ -163,7 +164,7 @@ class RecordingServer(CassetteServer):
     def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
         """The answer of the server at ``url``."""
         protocol = protocol_of_request(request.method, request.path, request.body)
-        forwarding = Forwarding(request, protocol)
+        forwarding = RecordedForwarding(request, protocol)
         with self._began_lock:
             self._exchanges.append(forwarding)
         return forwarding.send(url, record, self.closing)

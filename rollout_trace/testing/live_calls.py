@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, refusal
+from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.process.patches import Patches
 from rollout_trace.process.redirect import Redirected, Redirection, redirect
 
-from ._http import LoopbackServer
-from ._messages import RequestRecord, Response, refusal
 from .routing import ModelTraffic, is_provider
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rollout_trace import credentials, guard
+from rollout_trace.clients.loopback.addresses import base_addresses
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory, to_task
 from rollout_trace.process import children
@@ -26,14 +27,13 @@ from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
 from .live_calls import LiveCalls
 from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unused_text
 from .rollout import RecordedRollout
-from .routing import ModelTraffic, base_addresses, child_environment
+from .routing import ModelTraffic, child_environment
 from .scripted import ScriptedServer
 from .unseen import ScriptedTestServer, UnseenCalls
 
 if TYPE_CHECKING:
+    from rollout_trace.clients.loopback.server import LoopbackServer
     from rollout_trace.wire.profiles import EngineName
-
-    from ._http import LoopbackServer
 
 _NOT_REDIRECTED = (
     "It was sent through a library whose calls cannot be replayed (httpx, httpx2, aiohttp and requests can). A child "
@@ -107,7 +107,7 @@ class ObservedTest:
         self._environ = dict(os.environ)
         self.trajectory = Trajectory(name="test", task=to_task(self.name))
         self._trajectories: list[Trajectory] = []
-        self.rollout = RecordedRollout(self.trajectories)
+        self.rollout = RecordedRollout(self.trajectories, lambda: children.for_children.get("OPENAI_BASE_URL"))
 
     def trajectories(self) -> list[Trajectory]:
         """The test's own trajectory, and those that were opened while it ran, in that order."""

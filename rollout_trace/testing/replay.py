@@ -8,19 +8,17 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from rollout_trace.clients.loopback.messages import HOP_BY_HOP, Part, RequestRecord, Response, cut, json_response
+from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.wire.added_chunks import AddedChunks
 
 from ._differences import Change, changes, named
-from ._http import LoopbackServer
-from ._messages import Part, RequestRecord, Response, cut, json_response
 from ._normal_form import parsed
 from .recordings import load_exchanges
 
 Match = Callable[[RequestRecord, Exchange], bool]
 _REPLAY_PREFIX = "/replay/"
-# they describe a connection or a transfer encoding: the server sends its own
-HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
 
 
 class ReplayServer(LoopbackServer):

@@ -56,12 +56,18 @@ class RecordedRollout:
 
     Args:
         trajectories: returns the test's own trajectory, then those that the agent opened inside, in that order.
+        base_url: returns the address of the server that stands for the model servers; None where there is none.
     """
 
-    __slots__ = ("_get",)
+    __slots__ = ("_base_url", "_get")
 
-    def __init__(self, trajectories: Callable[[], Sequence[Trajectory]]) -> None:
+    def __init__(
+        self,
+        trajectories: Callable[[], Sequence[Trajectory]],
+        base_url: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._get = trajectories
+        self._base_url = base_url
 
     def __repr__(self) -> str:
         found = self.trajectories
@@ -70,6 +76,24 @@ class RecordedRollout:
 
     def __str__(self) -> str:
         return conversation_text(self.trajectories)
+
+    @property
+    def base_url(self) -> str:
+        """The address that stands for OpenAI's, while the test is recorded as while it is replayed.
+
+        For programs that read no variable: their arguments and configuration. Child processes have it in
+        ``OPENAI_BASE_URL``.
+
+        Raises:
+            AssertionError: the test has neither the mark ``replay`` nor the fixture ``scripted_llm``.
+        """
+        __tracebackhide__ = True
+        found = self._base_url()
+        if found is None:
+            raise AssertionError(
+                "no server stands for the model servers of this test: it has neither the mark replay nor scripted_llm."
+            )
+        return found
 
     # What was recorded
 

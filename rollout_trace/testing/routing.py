@@ -8,40 +8,11 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from rollout_trace.clients.loopback.addresses import OLLAMA_PORT, base_variables
+from rollout_trace.clients.loopback.messages import ORIGIN_HEADER
 from rollout_trace.process.redirect import Redirected
 from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
-
-class _Upstream(NamedTuple):
-    prefix: str
-    """Path on the loopback server that stands for the base address."""
-    variables: tuple[str, ...]
-    """What SDKs read the base address from; of what was set before, the first counts."""
-    default: str | None
-    """The SDK's own base address; None: it has none, so the variables are set only where one was set before."""
-
-
-_UPSTREAMS = (
-    # openai (Python, Node, Go, Java), the AI SDK; the second one: LangChain, LiteLLM, LlamaIndex.
-    _Upstream("/openai/v1", ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "https://api.openai.com/v1"),
-    # openai; LiteLLM.
-    _Upstream("/azure", ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE"), None),
-    # anthropic (all languages); LangChain; LiteLLM.
-    _Upstream(
-        "/anthropic", ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_URL", "ANTHROPIC_API_BASE"), "https://api.anthropic.com"
-    ),
-    # google-genai (Python, Node, Go).
-    _Upstream("/google", ("GOOGLE_GEMINI_BASE_URL",), "https://generativelanguage.googleapis.com"),
-    # LiteLLM, which adds `/models/NAME:generateContent`.
-    _Upstream("/gemini/v1beta", ("GEMINI_API_BASE",), "https://generativelanguage.googleapis.com/v1beta"),
-    # ollama (Python, the command); LiteLLM.
-    _Upstream("/ollama", ("OLLAMA_HOST", "OLLAMA_API_BASE"), "http://127.0.0.1:11434"),
-    # groq, which adds `/openai/v1`; the others: LiteLLM.
-    _Upstream("/groq", ("GROQ_BASE_URL",), "https://api.groq.com"),
-    _Upstream("/mistral/v1", ("MISTRAL_API_BASE",), "https://api.mistral.ai/v1"),
-    _Upstream("/openrouter/api/v1", ("OPENROUTER_API_BASE",), "https://openrouter.ai/api/v1"),
-    _Upstream("/vllm/v1", ("HOSTED_VLLM_API_BASE",), None),
-)
 _KEYS = {
     "OPENAI_API_KEY": ("OPENAI_API_KEY",),
     "ANTHROPIC_API_KEY": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -49,94 +20,21 @@ _KEYS = {
 }
 """Keys without which an SDK makes no client, and the variables of which one is enough."""
 _NO_KEY = "replayed"
-_OLLAMA_PORT = 11434
-_NOT_PROXIED = ("127.0.0.1", "localhost")
 
 
 def child_environment(url: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables that send the model calls of child processes, in any language, to the loopback server.
+    """The variables that send the model calls of child processes, in any language, to the loopback server of a test.
 
-    They are the base addresses that SDKs read, keys where there is none (without one an SDK makes no client), and
-    the loopback address among those that no proxy is used for.
+    They are those of ``base_variables``, and keys where there is none: without one an SDK makes no client.
 
     Args:
         url: of the loopback server, ``http://127.0.0.1:PORT``.
         environ: the variables that there are; None: those of this process.
     """
     environ = os.environ if environ is None else environ
-    url = url.rstrip("/")
-    found = {
-        name: url + one.prefix
-        for one in _UPSTREAMS
-        if one.default is not None or _given(one, environ) is not None
-        for name in one.variables
-    }
-    found.update({name: _NO_KEY for name, others in _KEYS.items() if not any(environ.get(one) for one in others)})
-    for name in ("NO_PROXY", "no_proxy"):
-        # Programs read one of the two: what one names is not to be lost by setting the other.
-        hosts = [one.strip() for one in (environ.get(name) or environ.get(_other(name)) or "").split(",")]
-        found[name] = ",".join([*filter(None, hosts), *(one for one in _NOT_PROXIED if one not in hosts)])
-    return found
+    keys = {name: _NO_KEY for name, others in _KEYS.items() if not any(environ.get(one) for one in others)}
+    return {**base_variables(url, environ), **keys}
 
-
-def _other(name: str) -> str:
-    return name.lower() if name.isupper() else name.upper()
-
-
-def base_addresses(environ: Mapping[str, str]) -> list[str]:
-    """The addresses of model servers that SDKs read from these variables; none where they are not set."""
-    found = ((one, _given(one, environ)) for one in _UPSTREAMS)
-    return [_with_scheme(one, base) for one, base in found if base is not None]
-
-
-def upstream_of(path: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Where a request to the loopback server was going, whose client has its address from ``child_environment``.
-
-    Args:
-        path: of the request, with its query.
-        environ: the variables as they were before.
-
-    Returns:
-        The origin, ``https://api.openai.com``, and the path there with its query; None where the path has none of the
-        prefixes of ``child_environment``.
-    """
-    for one in _UPSTREAMS:
-        rest = path.removeprefix(one.prefix)
-        if rest != path and rest[:1] in ("", "/", "?"):
-            base = _given(one, environ) or one.default
-            return None if base is None else _joined(_with_scheme(one, base), _completed(one, rest))
-    return None
-
-
-def _given(one: _Upstream, environ: Mapping[str, str]) -> str | None:
-    return next((environ[name].strip() for name in one.variables if environ.get(name, "").strip()), None)
-
-
-def _completed(one: _Upstream, rest: str) -> str:
-    # The AI SDK takes `/v1` for part of the base address, anthropic's own SDKs add it.
-    return f"/v1{rest}" if one.prefix == "/anthropic" and not rest.startswith("/v1/") else rest
-
-
-def _with_scheme(one: _Upstream, base: str) -> str:
-    """The address with scheme and port: ollama's may be a host, or a port, alone, and one to listen on."""
-    if one.prefix != "/ollama":
-        return base
-    if "://" not in base:
-        host, slash, path = base.partition("/")
-        name, port = urlsplit(f"//{host}").hostname or "127.0.0.1", urlsplit(f"//{host}").port or _OLLAMA_PORT
-        base = f"http://{f'[{name}]' if ':' in name else name}:{port}{slash}{path}"
-    return base.replace("://0.0.0.0", "://127.0.0.1", 1)
-
-
-def _joined(base: str, rest: str) -> tuple[str, str]:
-    parts = urlsplit(base)
-    origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    path = f"{parts.path.rstrip('/')}{rest}"
-    return origin, path if path.startswith("/") else f"/{path}"
-
-
-ORIGIN_HEADER = "x-rollout-trace-origin"
-"""Header of a redirected request: scheme, host and port of where it was going."""
 
 _HOSTS = frozenset({
     "aiplatform.googleapis.com", "api-inference.huggingface.co", "api.ai21.com", "api.anthropic.com",
@@ -271,7 +169,7 @@ def _kind_of(host: str, port: int | None, path: str) -> _Kind:
     if path == "/models" or path.endswith(_LISTED) or "/v1/models/" in path or "/v1beta/models/" in path:
         return "listed"
     # Other APIs have such paths too: of a blog its tags.
-    if path in _OLLAMA_LISTED and (port == _OLLAMA_PORT or host.replace(".", "").isdigit() or "." not in host):
+    if path in _OLLAMA_LISTED and (port == OLLAMA_PORT or host.replace(".", "").isdigit() or "." not in host):
         return "listed"
     if path.endswith(_POSTED_WITH_MODEL):
         return "named"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from ._messages import RequestRecord
+from rollout_trace.clients.loopback.messages import RequestRecord
 
 Compression = Literal["gzip", "br", "zstd"]
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from rollout_trace.clients.loopback.messages import ConnectionCut, RequestRecord, Response, json_response
+from rollout_trace.clients.loopback.server import LoopbackServer
+
 from . import _utilities as utilities
 from ._anthropic import MessagesApi
 from ._api import Api, Ask, BadRequest, Row, Turn, sent_ids
@@ -16,8 +19,6 @@ from ._chat import ChatApi
 from ._completions import CompletionsApi, SGLangGenerateApi, VLLMGenerateApi
 from ._delivery import Delivery, Holds, vllm_error
 from ._google import GoogleApi
-from ._http import LoopbackServer
-from ._messages import ConnectionCut, RequestRecord, Response, json_response
 from ._ollama import OllamaApi, OllamaGenerateApi
 from ._responses import ResponsesApi
 from ._sampling import Sampler

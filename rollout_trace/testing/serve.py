@@ -15,9 +15,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.data.exchange import Exchange
 
-from ._http import LoopbackServer
 from .conversations import by_conversation, text_of
 from .recordings import load_exchanges
 from .replay import ReplayServer

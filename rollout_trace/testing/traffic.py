@@ -8,8 +8,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from rollout_trace.clients.loopback.messages import ConnectionCut, Response
+
 from ._delivery import Pace
-from ._messages import ConnectionCut, Response
 
 
 @dataclass(frozen=True)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
-from rollout_trace.clients import recorder
-from rollout_trace.process.redirect import CALL_HEADER
+from rollout_trace.clients.loopback.addresses import upstream_of
+from rollout_trace.clients.loopback.exchange import LoopbackExchange, ProgramRequest
+from rollout_trace.clients.loopback.messages import CALL_HEADER, ORIGIN_HEADER, RequestRecord, Response
 from rollout_trace.record.settings import Settings
 from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
-from ._messages import ConnectionCut, RequestRecord, Response
 from .matching import Request
-from .routing import ORIGIN_HEADER, upstream_of
 from .scripted import ScriptedServer
 from .upstream import cut_query
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.record.call import Call
 
 
 class ScriptedTestServer(ScriptedServer):
@@ -93,80 +90,13 @@ class UnseenCalls:
             ConnectionCut: there is no answer.
         """
         is_seen = record.headers.get(CALL_HEADER, "").partition("/")[0] == str(os.getpid())
-        call = None if is_seen else self._begin(request)
-        if call is None:
+        sent = ProgramRequest(request.method, f"http://child{request.path}", record.headers, request.body)
+        is_call = not is_seen and protocol_of_request(request.method, request.path, request.body) is not None
+        exchange = LoopbackExchange.begun(sent, self._settings) if is_call else None
+        if exchange is None or exchange.call is None:
             return respond(request)
-        try:
-            return call.watch(respond(replace(request, call=call.id)))
-        except ConnectionCut:
-            call.cut()
-            raise
-
-    def _begin(self, request: Request) -> UnseenCall | None:
-        """Begins a call; None for a request that generates nothing."""
-        protocol = protocol_of_request(request.method, request.path, request.body)
-        call = recorder.begin(self._settings, protocol, request.path)
-        if call is None:
-            return None
-        recorder.attempt(call, request.body)
-        return UnseenCall(call)
-
-
-class UnseenCall:
-    """One call of a child process."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    @property
-    def id(self) -> str:
-        """``Step.call_id`` of its steps."""
-        return self._call.id
-
-    def cut(self) -> None:
-        """Ends it without an answer, if it has not ended."""
-        if self._call.ended is None:
-            recorder.failed(self._call, ConnectionError("the model server gave no answer"))
-
-    def watch(self, response: Response) -> Response:
-        """The same response; what is sent of it is recorded."""
-        # Where the connection is cut before the first byte, nothing of the stream runs.
-        after = [*response.after, self.cut]
-        return replace(response, parts=(), stream=self._recorded(response), length=_length(response), after=after)
-
-    def _recorded(self, response: Response) -> Generator[bytes, None, None]:
-        recorder.answered(self._call, response.status, dict(response.headers))
-        try:
-            with closing(_chunks(response)) as chunks:
-                for chunk, is_last in chunks:
-                    recorder.receive(self._call, chunk)
-                    if is_last:
-                        # Before it is sent: the client may be gone with it, and the test looks at its steps.
-                        recorder.finished(self._call)
-                        recorder.ended(self._call)
-                    yield chunk
-            recorder.finished(self._call)
-        except ConnectionCut as error:
-            recorder.ended(self._call, error)
-            raise
-        finally:
-            recorder.ended(self._call)
-
-
-def _chunks(response: Response) -> Generator[tuple[bytes, bool], None, None]:
-    """The pieces of the body, and whether each is known to be the last one."""
-    if response.stream is not None:
-        for chunk in response.stream:
-            yield chunk, False
-        return
-    for number, part in enumerate(response.parts, 1):
-        if isinstance(part, bytes):
-            yield part, number == len(response.parts)
-        else:
-            part()
-
-
-def _length(response: Response) -> int | None:
-    if response.length is not None or response.stream is not None:
-        return response.length
-    return sum(len(part) for part in response.parts if isinstance(part, bytes))
+        with exchange:
+            exchange.next_attempt()
+            response = respond(replace(request, call=exchange.call.id))
+        exchange.answered(response)
+        return response

@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rollout_trace import guard
+from rollout_trace.local_requests import HOST, why_foreign
 from rollout_trace.view.assets import asset, linked_page
 from rollout_trace.view.page_data import MOST_STEPS, PageData, PageError, error_json
 
-HOST = "127.0.0.1"
 _MOST_BODY = 1 << 20
 """Bytes of the body of a request."""
 _JSON = "application/json; charset=utf-8"
@@ -145,15 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
             PageError: this is one.
         """
         port = self.server.server_address[1]
-        hosts = (f"{HOST}:{port}", f"localhost:{port}")
-        given = self.headers.get_all("Host", [])
-        if len(given) != 1 or given[0].lower() not in hosts:
-            raise PageError(403, "The host of the request is not this server's.")
-        origins = self.headers.get_all("Origin", [])
-        if any(origin != f"http://{given[0].lower()}" for origin in origins):
-            raise PageError(403, "The request comes from a page of another origin.")
-        if any(site not in ("same-origin", "none") for site in self.headers.get_all("Sec-Fetch-Site", [])):
-            raise PageError(403, "The request comes from another site. Copy the address into the browser yourself.")
+        if (why := why_foreign(self.headers.items(), port)) is not None:
+            raise PageError(403, why)
         token = urlsplit(self.path).path.split("/")[1] if self.path.startswith("/") else ""
         if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             raise PageError(404, "There is no such page: open the whole address that rollout-trace view has printed.")

@@ -88,6 +88,7 @@ def test_no_program_at_all(tmp_path: Path) -> None:
         (["-ox", "--engine=vllm", "-m", "a", "--"], ["-m", "a", "--"], {"output": "x", "engine": "vllm"}),
         (["--name", "n", "--task", "t", "--reward-from", "r", "-c", "p"], ["-c", "p"],
          {"name": "n", "task": "t", "reward_from": "r"}),
+        (["--cli", "codex", "npx", "a"], ["npx", "a"], {"cli": "codex"}),
         (["--", "--", "a"], ["--", "a"], {}),
         (["-", "a"], ["-", "a"], {}),
         (["--output=-o", "a"], ["a"], {"output": "-o"}),
@@ -97,7 +98,7 @@ def test_options_end_at_the_program(args: list[str], program: list[str], values:
     given = parse(args)
     assert given.program == program
     defaults = {"output": "rollouts.jsonl", "engine": None, "name": None, "task": None, "reward_from": None}
-    flags = {"quiet": False, "exact_turns": False}
+    flags = {"quiet": False, "exact_turns": False, "cli": None}
     assert {**vars(given)} == {**defaults, **flags, "program": program, **values}
 
 

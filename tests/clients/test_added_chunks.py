@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import Response, cut
 from rollout_trace.testing import RequestRecord
-from rollout_trace.testing._messages import Response, cut
 from tests.amount import some
 from tests.wire.engines.added_chunks import EVENTS, Recorded, bare, events, says_something, streams, without_tokens
 from tests.wire.engines.engine_servers import on

@@ -12,7 +12,7 @@ from rollout_trace.testing.script import Answer
 
 from .installed import Place
 
-_VARIABLES = {
+VARIABLES = {
     "ANTHROPIC_API_KEY": "none",
     "IS_SANDBOX": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -66,7 +66,7 @@ def run(binary: Path, place: Place, server: ScriptedServer) -> Path:
 
     def ask(prompt: str, *options: str) -> str:
         options = ("--dangerously-skip-permissions", "--output-format", "json", "-p", prompt, *options)
-        done = place.run(str(binary), *options, ANTHROPIC_BASE_URL=server.url, **_VARIABLES)
+        done = place.run(str(binary), *options, ANTHROPIC_BASE_URL=server.url, **VARIABLES)
         return str(json.loads(done.stdout)["session_id"])
 
     session = ask("list it")

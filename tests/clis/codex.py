@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rollout_trace.clients.loopback.messages import Response, json_bytes, json_response
 from rollout_trace.testing import LoopbackServer, RequestRecord
-from rollout_trace.testing._messages import Response, json_bytes, json_response
 
 from .installed import Place
 

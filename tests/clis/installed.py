@@ -80,5 +80,5 @@ class Place:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
         )

@@ -13,9 +13,9 @@ import httpx2
 import pytest
 import requests
 
+from rollout_trace.clients.loopback.messages import Response
 from rollout_trace.process.redirect import CALL_HEADER, Redirected, redirect
 from rollout_trace.testing import Fault, LoopbackServer, RequestRecord, ScriptedServer
-from rollout_trace.testing._messages import Response
 from tests.clients.either import done
 from tests.clients.http_libraries.harness import AIOHTTP, CHAT, HTTPX, REQUESTS, Library, World
 

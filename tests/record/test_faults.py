@@ -23,11 +23,11 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import Response
 from rollout_trace.file import journal as journal_files
 from rollout_trace.record import call as call_module
 from rollout_trace.record import sink
 from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
-from rollout_trace.testing._messages import Response
 from tests.file.disks import fail, failing_disk, fill, small_disk
 from tests.file.processes import stopped_holder
 

@@ -18,11 +18,11 @@ from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace import guard
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_response
+from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.data.model import Completion
 from rollout_trace.record.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.testing import ScriptedServer
-from rollout_trace.testing._http import LoopbackServer
-from rollout_trace.testing._messages import RequestRecord, Response, json_response
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from rollout_trace.clients.loopback.forwarding import Forwarding
+from rollout_trace.clients.loopback.messages import RequestRecord, Response
 from rollout_trace.testing import LoopbackServer, Reply
 from rollout_trace.testing._api import chat_messages
-from rollout_trace.testing._messages import RequestRecord, Response
-from rollout_trace.testing._normal_form import Request
-from rollout_trace.testing.upstream import Forwarding
 
 LIVE = os.environ.get("ROLLOUT_TRACE_LIVE_VLLM")
 """Address of a vLLM that serves the tiny model, for `assert_one_row`."""
@@ -50,8 +49,9 @@ class LiveScriptedServer(LoopbackServer):
                 reply = self._script(asked, messages=chat_messages(_PROTOCOLS[path], body))
                 asked["structured_outputs"] = {"regex": _pattern(reply)}
             body = json.dumps(asked).encode()
-        request = Request(record.method, path, body)
-        return Forwarding(request, None).send(self._address + path, replace(record, body=body), self.closing)
+        return Forwarding(encodings=lambda given: "identity").send(
+            self._address + path, replace(record, body=body), self.closing
+        )
 
 
 def _pattern(reply: Reply) -> str:

@@ -14,14 +14,13 @@ import pytest
 import requests
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.addresses import base_addresses, upstream_of
+from rollout_trace.clients.loopback.messages import ORIGIN_HEADER
 from rollout_trace.process.redirect import redirect
 from rollout_trace.testing import ScriptedServer
 from rollout_trace.testing.routing import (
-    ORIGIN_HEADER,
     ModelTraffic,
-    base_addresses,
     child_environment,
-    upstream_of,
 )
 
 SERVER = "http://127.0.0.1:4321"
@@ -216,6 +215,7 @@ CALL = "/chat/completions?api-version=1"
         ("/ollama/api/chat", {"OLLAMA_HOST": "box:9000/base/"}, ("http://box:9000", "/base/api/chat")),
         ("/ollama/api/chat", {"OLLAMA_HOST": "[::1]:9000"}, ("http://[::1]:9000", "/api/chat")),
         ("/ollama/api/chat", {"OLLAMA_HOST": "https://box"}, ("https://box", "/api/chat")),
+        ("/anthropic/messages", {"ANTHROPIC_BASE_URL": "http://a/v1"}, ("http://a", "/v1/messages")),
         ("/ollama", {}, ("http://127.0.0.1:11434", "/")),
         ("/azure/openai/deployments/d/chat/completions", {"AZURE_OPENAI_ENDPOINT": "https://m.openai.azure.com"},
          ("https://m.openai.azure.com", "/openai/deployments/d/chat/completions")),

@@ -17,8 +17,8 @@ from strands.models.llamacpp import LlamaCppModel
 
 import rollout_trace as rt
 from rollout_trace import Trajectory, Usage
+from rollout_trace.clients.loopback.messages import Response
 from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
-from rollout_trace.testing._messages import Response
 from rollout_trace_strands import RolloutHookProvider
 
 from .harness import Recorded, Served, add, adding, agent_of, assert_served, openai_model

@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import Response, cut
 from rollout_trace.process.redirect import CALL_HEADER, Redirected, redirect
 from rollout_trace.testing import Fault, Reply, RequestRecord, ScriptedServer
 from rollout_trace.testing._delivery import compress_parts
-from rollout_trace.testing._messages import Response, cut
 from tests.wire.engines.added_chunks import Recorded, bare, events, says_something, streams
 
 transports = pytest.importorskip("dspy._vendor.lm15.transports")

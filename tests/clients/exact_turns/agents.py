@@ -11,8 +11,8 @@ from typing import Any
 from openai import AsyncOpenAI, OpenAI
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_response
 from rollout_trace.testing import Reply, ScriptedServer
-from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from rollout_trace.testing.tokenizer import ByteTokenizer
 from tests.clients.either import Kind, done, each, entered
 

@@ -16,8 +16,8 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_response
 from rollout_trace.testing import ScriptedServer
-from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from tests.amount import some
 from tests.clients.either import Kind, done, drive
 

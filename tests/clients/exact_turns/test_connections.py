@@ -12,8 +12,8 @@ from openai import APITimeoutError, AsyncOpenAI, OpenAI
 
 import rollout_trace as rt
 from rollout_trace.clients.httpx import wrap_httpx
+from rollout_trace.clients.loopback.messages import json_response
 from rollout_trace.testing import Fault, ScriptedServer
-from rollout_trace.testing._messages import json_response
 from tests.clients.either import Kind, done, drive, entered
 
 from .agents import ENGINE, TOKENIZER, exact, numbered, says, texts

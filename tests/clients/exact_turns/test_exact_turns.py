@@ -15,8 +15,8 @@ from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace import export
+from rollout_trace.clients.loopback.messages import json_response
 from rollout_trace.testing import Reply, ScriptedServer
-from rollout_trace.testing._messages import json_response
 from tests.clients.either import Kind, drive
 
 from .agents import (

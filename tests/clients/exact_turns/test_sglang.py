@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_response
 from rollout_trace.testing import Reply
-from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from rollout_trace.testing.real_tokenizer import RealTokenizer
 from tests.clients.either import Kind, drive
 

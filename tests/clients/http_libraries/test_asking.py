@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rollout_trace.clients import ask
+from rollout_trace.clients.loopback.messages import Response
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import RequestRecord, ScriptedServer
-from rollout_trace.testing._messages import Response
 from rollout_trace.wire.engine import Engine, resolve
 from rollout_trace.wire.protocols import protocol_of_path
 from tests.clients.either import done

@@ -13,8 +13,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import credentials
+from rollout_trace.clients.loopback.messages import Response
 from rollout_trace.testing import Fault, Reply, RequestRecord, ScriptedServer
-from rollout_trace.testing._messages import Response
 from tests.clients.either import done, drive
 
 from .harness import AIOHTTP, CHAT, LIBRARIES, REQUESTS, Library, World, assert_recorded, both

@@ -9,9 +9,9 @@ from typing import Any
 from openai import OpenAI
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_response
+from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.clients.sdks import protocol_of
-from rollout_trace.testing._http import LoopbackServer
-from rollout_trace.testing._messages import RequestRecord, Response, json_response
 
 # Not a parameter of openai 1.66.
 BACKGROUND = {"background": True}

@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import Part, Response, json_bytes
 from rollout_trace.integration import wrap_httpx
 from rollout_trace.record import call as bounds
 from rollout_trace.record.call import Call
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
-from rollout_trace.testing._messages import Part, Response, json_bytes
 from rollout_trace.train.selection import reason_left_out
 from rollout_trace.wire.sse import events
 from tests.amount import some

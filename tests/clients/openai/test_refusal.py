@@ -12,8 +12,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.clients import ask as asking
+from rollout_trace.clients.loopback.messages import json_response
 from rollout_trace.testing import Fault, ScriptedServer
-from rollout_trace.testing._messages import json_response
 from tests.clients.either import Kind, done, entered, shown
 from tests.wire.engines.engine_servers import KNOWN, Refusing, new_client, on, posted, tensorrt_body, transformers_body
 

@@ -9,10 +9,10 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_response
 from rollout_trace.clients.probe import probe
 from rollout_trace.clients.probe_report import ProbeReport
 from rollout_trace.testing import ScriptedServer
-from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from tests.clients.either import Kind
 from tests.clients.exact_turns.agents import (
     ENGINE,

@@ -14,10 +14,10 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import Response, json_response
 from rollout_trace.clients.probe import ProbeReport, probe
 from rollout_trace.clients.probe_report import ProbeCall
 from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer, load_exchanges
-from rollout_trace.testing._messages import Response, json_response
 from tests.wire.engines.test_wishes import recorded
 
 Kind = Literal["sync", "async"]

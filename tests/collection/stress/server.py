@@ -90,7 +90,7 @@ class Server(ScriptedServer):
 
 
 def _reset() -> None:
-    from rollout_trace.testing._messages import ConnectionCut
+    from rollout_trace.clients.loopback.messages import ConnectionCut
 
     raise ConnectionCut
 

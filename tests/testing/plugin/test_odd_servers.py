@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from rollout_trace.clients.loopback.messages import Response
 from rollout_trace.testing import LoopbackServer, RequestRecord
-from rollout_trace.testing._messages import Response
 
 from .project import Project, exchanges_of, read
 
@@ -51,7 +51,7 @@ def test_one():
 
 
 def test_a_server_that_accepts_no_connection(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollout_trace.testing.upstream._LONGEST_CONNECT", 0.5)
+    monkeypatch.setattr("rollout_trace.clients.loopback.forwarding._LONGEST_CONNECT", 0.5)
     project.tests("""
 import openai
 from agent import begin, client

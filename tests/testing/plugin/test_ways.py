@@ -116,12 +116,33 @@ def test_clean_environment():
         assert await process.wait() == 0
     asyncio.run(run())
 """)
+    project.tests(
+        """
+import sys
+import rollout_trace as rt
+
+@pytest.mark.replay("child.jsonl")
+def test_a_program(rollout):
+    # Recorded once, by the server of the test.
+    done = asyncio.run(rt.run_program([sys.executable, "-I", "child.py"]))
+    assert "weather" in done.stdout, done.stderr
+    # One that reads no variable.
+    told = "import os, sys; os.environ['OPENAI_BASE_URL'] = sys.argv[1]; exec(open('child.py').read())"
+    assert asyncio.run(rt.run_program([sys.executable, "-I", "-c", told, rollout.base_url])).returncode == 0
+    rollout.assert_steps(2)
+
+def test_nothing_stands_in(rollout):
+    with pytest.raises(AssertionError, match="no server stands for the model servers"):
+        rollout.base_url
+""",
+        "test_program",
+    )
     project.monkeypatch.setenv("OPENAI_BASE_URL", project.model.base_url)
     project.monkeypatch.setenv("OPENAI_API_KEY", "sk-the-environments-own-key-0001")
-    project.record().assert_outcomes(passed=3)
+    project.record().assert_outcomes(passed=5)
     project.monkeypatch.delenv("OPENAI_BASE_URL")
     project.monkeypatch.delenv("OPENAI_API_KEY")
-    project.replay().assert_outcomes(passed=3)
+    project.replay().assert_outcomes(passed=5)
     assert b"own-key" not in (project.pytester.path / "child.jsonl").read_bytes()
 
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rollout_trace.clients.loopback.messages import Response
 from rollout_trace.testing import LoopbackServer, RequestRecord, load_exchanges
-from rollout_trace.testing._messages import Response
 
 DATA = Path(__file__).parents[2] / "data"
 ADDED = ("logprobs", "return_token_ids", "top_logprobs")

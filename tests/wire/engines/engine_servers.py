@@ -8,8 +8,8 @@ from typing import Any
 import openai
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import Response, json_bytes, json_response
 from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
-from rollout_trace.testing._messages import Response, json_bytes, json_response
 from tests.clients.either import Kind, done, drive, shown
 
 NOT_FOUND = json_response(404, {"detail": "Not Found"})

@@ -12,10 +12,10 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.clients import detect
+from rollout_trace.clients.loopback.messages import ConnectionCut, Response, json_response
+from rollout_trace.clients.loopback.server import HTTPServer
 from rollout_trace.testing import RequestRecord, ScriptedServer, _http
 from rollout_trace.testing._delivery import Holds
-from rollout_trace.testing._http import HTTPServer
-from rollout_trace.testing._messages import ConnectionCut, Response, json_response
 from tests.clients.either import Kind, done, drive
 from tests.clients.openai.harness import CHAT
 

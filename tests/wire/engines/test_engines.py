@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import Response, json_response
 from rollout_trace.testing import LoopbackServer, Reply, RequestRecord, ScriptedServer, ToolCall
-from rollout_trace.testing._messages import Response, json_response
 from rollout_trace.wire.profiles import profile
 from tests.amount import some
 from tests.clients.either import Kind, done, each

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import Response, json_response
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.integration import wrap_httpx
 from rollout_trace.testing import Fault, LoopbackServer, RequestRecord, ScriptedServer
-from rollout_trace.testing._messages import Response, json_response
 from rollout_trace.testing.recordings import load_exchanges
 from tests.amount import some
 from tests.clients.either import Kind, done, drive, each

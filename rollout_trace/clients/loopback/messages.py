@@ -1,4 +1,4 @@
-"""Requests and responses of the test servers."""
+"""Requests and responses of the loopback servers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from typing import Any
 
 JSON_HEADERS = (("content-type", "application/json"),)
 Part = bytes | Callable[[], None]
+HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
+"""Headers of a connection or of how a body is sent: a server sends its own."""
+ORIGIN_HEADER = "x-rollout-trace-origin"
+"""Header of a redirected request: scheme, host and port of where it was going."""
+SECRET_HEADER = "x-rollout-trace-secret"
+"""Header of a program that cannot have the secret in its address."""
+CALL_HEADER = "x-rollout-trace-call"
+"""Header of a redirected request that is an attempt of a recorded call: ``PID/CALL``. A forked process has its own."""
 
 
 class ConnectionCut(Exception):
@@ -52,6 +60,8 @@ class RequestRecord:
     """The whole response was sent."""
     socket: socket.socket | None = field(default=None, repr=False, compare=False)
     """Of the connection."""
+    header_lines: list[tuple[str, str]] = field(default_factory=list, repr=False)
+    """The headers as they came: in their order, with their case, repeated ones too."""
 
     @property
     def json(self) -> Any:

@@ -1,4 +1,4 @@
-"""The base of the test servers: HTTP/1.1 on a loopback socket, keep-alive, chunked streams, a log of requests."""
+"""The base of the loopback servers: HTTP/1.1 on a loopback socket, keep-alive, chunked streams, a log of requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
-from ._messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response, json_response
+from .messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response, json_response
 
 THREAD = "rollout_trace test server"
 
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
                 action()
             owner.end()
 
-    do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = do_GET
 
     def _break_off(self, error: BaseException) -> None:
         try:
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             body = self.rfile.read(int(headers.get("content-length", 0)))
         record = RequestRecord(-1, self.number, self.command, url.path, url.query, headers, body)
-        record.socket = self.connection
+        record.socket, record.header_lines = self.connection, self.headers.items()
         return record
 
     def _read_chunk(self) -> bytes:
@@ -149,6 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
         for wait in response.before:
             wait()
         record.status, record.response_headers = response.status, list(response.headers)
+        if record.method == "HEAD":
+            self._send_head(response, record)
+            return
         if response.stream is not None:
             self._send_stream(response, response.stream, record)
             return
@@ -162,6 +165,12 @@ class _Handler(BaseHTTPRequestHandler):
             # set before the write: the client may look at the log as soon as it has the last byte
             record.completed = step is steps[-1]
             self.wfile.write(step.wire)
+
+    def _send_head(self, response: Response, record: RequestRecord) -> None:
+        for _ in response.stream or ():
+            pass
+        record.completed = True
+        self.wfile.write(self._head(response))
 
     def _send_stream(self, response: Response, stream: Generator[bytes, None, None], record: RequestRecord) -> None:
         frame = _frame_chunk if response.chunked else _frame_plain

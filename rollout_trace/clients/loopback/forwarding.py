@@ -1,0 +1,299 @@
+"""A request that is forwarded to a real server, and its answer, as it comes. Bodies pass byte for byte."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import selectors
+import socket
+import ssl
+import threading
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Generator
+from functools import cache
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from rollout_trace import credentials
+from rollout_trace.clients.loopback.messages import (
+    CALL_HEADER,
+    HOP_BY_HOP,
+    ORIGIN_HEADER,
+    SECRET_HEADER,
+    ConnectionCut,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from rollout_trace.clients.loopback.messages import RequestRecord
+    from rollout_trace.data.exchange import Outcome
+
+_OURS = frozenset({ORIGIN_HEADER, CALL_HEADER, SECRET_HEADER})
+_LONGEST_READ = 1 << 20
+_LONGEST_CONNECT = 10.0
+"""Seconds, which nothing can make shorter while the client waits. The answer may take as long as the client likes."""
+_SOON = 0.05
+"""Seconds that an answer is waited for before the client is watched, on a thread: starting one takes a while."""
+_MOST_IDLE = 16
+"""Connections to servers that are kept for the next request."""
+_SELECTOR = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+
+class ClientGone(ConnectionCut):
+    """Raised where the client has closed its connection before there was an answer."""
+
+
+class Connections:
+    """Connections to servers that an answer was read from to its end, for the next request. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[tuple[str, str], http.client.HTTPConnection]] = []
+        self._lock = threading.Lock()
+
+    def take(self, scheme: str, place: str) -> http.client.HTTPConnection | None:
+        """An open connection to a host and port; None where there is none."""
+        while True:
+            with self._lock:
+                at = next((at for at, (where, _) in enumerate(self._idle) if where == (scheme, place)), None)
+                if at is None:
+                    return None
+                connection = self._idle.pop(at)[1]
+            # Nothing is sent on one that the server has closed, or says something on.
+            if connection.sock is not None and not _has_event(connection.sock, 0):
+                return connection
+            connection.close()
+
+    def give(self, scheme: str, place: str, connection: http.client.HTTPConnection) -> None:
+        """Keeps a connection whose answer was read to its end."""
+        with self._lock:
+            self._idle.append(((scheme, place), connection))
+            spare = self._idle[:-_MOST_IDLE]
+            del self._idle[:-_MOST_IDLE]
+        for _, one in spare:
+            one.close()
+
+    def close(self) -> None:
+        """Closes all."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, one in idle:
+            one.close()
+
+
+class Forwarding:
+    """One exchange with a real server while it goes on. A subclass keeps what passes.
+
+    Args:
+        connections: those to take, and to leave for the next one; None: each exchange has one of its own.
+        encodings: gives the header ``accept-encoding`` that is sent, from that of the client, if it sent one; None: the
+            header is left out.
+    """
+
+    def __init__(
+        self,
+        connections: Connections | None = None,
+        encodings: Callable[[str | None], str | None] = lambda given: given,
+    ) -> None:
+        self._connections = connections
+        self._encodings = encodings
+        self.problem: str | None = None
+        """Why there was no answer."""
+
+    def head(self, status: int, headers: list[tuple[str, str]], length: int | None) -> None:
+        """Called with the head of the answer; ``length`` is that of the body, None where it is sent in chunks."""
+
+    def received(self, chunk: bytes) -> None:
+        """Called with each piece of the body, before it is passed on."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Called once, at the end of the exchange."""
+
+    def send(self, url: str, record: RequestRecord, closing: threading.Event) -> Response:
+        """Sends the request to ``url``; the response's bytes are the server's own, as they come.
+
+        Raises:
+            ConnectionCut: there was no answer. ``ClientGone``: the client did not wait for it.
+        """
+        parts = urlsplit(url)
+        pool = self._connections
+        connection = None if pool is None else pool.take(parts.scheme, parts.netloc)
+        connection = connection or _connection(parts.scheme, parts.hostname or "", parts.port)
+        watch = _ClientWatch(record.socket, connection, closing)
+        try:
+            target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            self._send(connection, record, target, parts.netloc.rpartition("@")[2])
+            if not _has_event(connection.sock, _SOON):
+                # Until the head is here the client may give up: then waiting for it ends too.
+                watch.start()
+            answer = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            is_gone = watch.stop()
+            connection.close()
+            if not is_gone:
+                self.problem = f"{parts.scheme}://{parts.netloc} gave no answer: {type(error).__name__}: {error}"
+            self.ended("closed" if is_gone else "unreachable")
+            raise (ClientGone if is_gone else ConnectionCut) from error
+        headers = [(name.lower(), value) for name, value in answer.getheaders()]
+        is_chunked = bool(answer.chunked) or answer.length is None
+        length = None if is_chunked else answer.length
+        if record.method == "HEAD":
+            # The length is that of the body that another method would get.
+            is_chunked, length = False, int(dict(headers).get("content-length") or 0)
+        self.head(answer.status, headers, length)
+        passed = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
+        leave = None if pool is None else (lambda: pool.give(parts.scheme, parts.netloc, connection))
+        stream = self._pass(answer, connection, watch, leave)
+        return Response(answer.status, passed, chunked=is_chunked, stream=stream, length=length)
+
+    def _send(self, connection: http.client.HTTPConnection, record: RequestRecord, target: str, host: str) -> None:
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(None)
+        connection.putrequest(record.method, target, skip_host=True, skip_accept_encoding=True)
+        connection.putheader("host", host)
+        encoding = self._encodings(record.headers.get("accept-encoding"))
+        if encoding is not None:
+            connection.putheader("accept-encoding", encoding)
+        if record.body or "content-length" in record.headers or "transfer-encoding" in record.headers:
+            connection.putheader("content-length", str(len(record.body)))
+        left_out = HOP_BY_HOP | _OURS | {"host", "accept-encoding", "expect"}
+        for name, value in record.header_lines:
+            if name.lower() not in left_out:
+                connection.putheader(name, value)
+        connection.endheaders(record.body)
+
+    def _pass(
+        self,
+        answer: http.client.HTTPResponse,
+        connection: http.client.HTTPConnection,
+        watch: _ClientWatch,
+        leave: Callable[[], None] | None,
+    ) -> Generator[bytes, None, None]:
+        is_kept = False
+        # The head has been passed on: from here on the server may take its time.
+        watch.start()
+        try:
+            while chunk := answer.read1(_LONGEST_READ):
+                self.received(chunk)
+                yield chunk
+            if answer.length:
+                raise http.client.IncompleteRead(b"", answer.length)
+            # Only then the connection is ready for the next request: reading all of a known length does not do it.
+            answer.close()
+            is_kept = leave is not None and not answer.will_close and not watch.stop()
+            self.ended("complete")
+        except (OSError, http.client.HTTPException) as error:
+            self.ended("closed" if watch.stop() else "cut")
+            raise ConnectionCut from error
+        except GeneratorExit:
+            # The client could not be written to.
+            self.ended("closed")
+            raise
+        finally:
+            watch.stop()
+            if is_kept and leave is not None:
+                leave()
+            else:
+                connection.close()
+
+
+def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+    if scheme != "https":
+        return http.client.HTTPConnection(host, port, timeout=_LONGEST_CONNECT)
+    proxy = urllib.request.getproxies().get("https")
+    if not proxy or urllib.request.proxy_bypass(host):
+        return http.client.HTTPSConnection(host, port, timeout=_LONGEST_CONNECT, context=_tls())
+    through = urlsplit(proxy)
+    connection = http.client.HTTPSConnection(
+        through.hostname or "", through.port, timeout=_LONGEST_CONNECT, context=_tls()
+    )
+    connection.set_tunnel(host, port, _proxy_headers(through))
+    return connection
+
+
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+    value = f"Basic {b64encode(pair).decode()}"
+    credentials.remember_request({"proxy-authorization": value}, "")
+    return {"proxy-authorization": value}
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if extra := os.environ.get("NODE_EXTRA_CA_CERTS"):
+        # What the program itself would trust, where it is one of Node's.
+        context.load_verify_locations(extra)
+    if not context.get_ca_certs() and not ssl.get_default_verify_paths().capath:
+        # An interpreter that was installed without certificates (macOS): those that HTTP libraries bring along.
+        try:
+            import certifi
+        except ImportError:
+            return context
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+class _ClientWatch:
+    """Notices that the client has gone while its answer is waited for, and ends the waiting."""
+
+    def __init__(
+        self, client: socket.socket | None, connection: http.client.HTTPConnection, closing: threading.Event
+    ) -> None:
+        self._client = client
+        self._connection = connection
+        self._closing = closing
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._is_started = False
+        self._is_gone = False
+
+    def start(self) -> None:
+        """Begins to watch. A second call does nothing."""
+        if not self._is_started:
+            self._is_started = True
+            threading.Thread(target=self._watch, name="rollout_trace client watch", daemon=True).start()
+
+    def stop(self) -> bool:
+        """Ends it; returns whether the client had closed its connection, or the server was closing."""
+        # Not joined: its thread may look for 20 ms more, and the answer's end would come so much later.
+        with self._lock:
+            self._stopped.set()
+            return self._is_gone
+
+    def _watch(self) -> None:
+        while self._client is not None and not self._stopped.is_set():
+            if is_closed(self._client, 0.02) or self._closing.is_set():
+                with self._lock:
+                    if not self._stopped.is_set():
+                        self._is_gone = True
+                        _shut(self._connection.sock)
+                return
+            self._stopped.wait(0.02)
+
+
+def _has_event(connection: socket.socket, seconds: float) -> bool:
+    # Not `select.select`, which takes no descriptor above 1023: a process may have that many files open.
+    with _SELECTOR() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
+
+
+def is_closed(connection: socket.socket, seconds: float) -> bool:
+    """Whether the other end of a connection is closed, or is within some seconds."""
+    try:
+        # Bytes that come are of the next request, or an empty line too many.
+        return _has_event(connection, seconds) and not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError, KeyError):
+        return True
+
+
+def _shut(connection: socket.socket | None) -> None:
+    try:
+        if connection is not None:
+            connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it was closed in the meantime

@@ -1,0 +1,206 @@
+"""The programs that are known, a row each: what they obey, and what tells their conversations apart.
+
+What was seen of each, and of which version, is in docs/any-program.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollout_trace.clients.loopback.messages import SECRET_HEADER
+
+SECRET = "ROLLOUT_TRACE_LOOPBACK_SECRET"
+"""Variable: the secret of the loopback server, for programs that send it in a header."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a program is started."""
+
+    command: list[str]
+    variables: dict[str, str]
+    """Beside those of its environment."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the loopback server of a program is."""
+
+    origin: str
+    """Without its secret."""
+    address: str
+    """With it."""
+    folder: Path
+    """For files that the program is to read; nobody else can, and it ends with the program."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program."""
+
+    name: str
+    commands: tuple[str, ...]
+    """Names of its executable."""
+    session_headers: tuple[str, ...] = ()
+    """Headers of its requests with the id of the session, the first that is there."""
+    thread_headers: tuple[str, ...] = ()
+    """Headers with the id of a conversation: of a sub-agent it is another one."""
+    start: Callable[[Start, Place, Mapping[str, str]], Start] | None = None
+    """From how it is started, the server's place and the environment to how it is started to be recorded; None: the
+    variables that SDKs read are enough."""
+    path: str = ""
+    """What paths begin with on the server that stand for an address which is in none of those variables."""
+    upstream: Callable[[Sequence[str], Mapping[str, str], Mapping[str, str], str], str | None] | None = None
+    """From the command, the environment, the headers of a request and its path, behind ``path``, to the address that it
+    was going to, without its query; None: there is none."""
+    end: Callable[[Path, Mapping[str, str]], None] | None = None
+    """What is to be done with the folder when the program has ended."""
+
+
+_CODEX_CONFIG = re.compile(r'^\s*model_provider\s*=\s*"([^"]+)"', re.MULTILINE)
+_CODEX_NAME = re.compile(r"(?:^|[/@])codex(?:@[^/]*)?(?:\.\w+)?$")
+_CODEX_PATH = "/codex"
+
+
+def _codex(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
+    # It reads no variable for the address. The secret is not among the arguments, which other users may list.
+    provider = _codex_provider(start.command, environ)
+    headers = f'env_http_headers={{"{SECRET_HEADER}"="{SECRET}"}}'
+    address = json.dumps(f"{place.origin}{_CODEX_PATH}")
+    if provider in (None, "openai"):
+        # Its own provider cannot be changed: another one with the same name is the same to it.
+        fields = f'name="OpenAI",base_url={address},wire_api="responses",requires_openai_auth=true,{headers}'
+        options = ["-c", f"model_providers.recorded={{{fields}}}", "-c", 'model_provider="recorded"']
+    else:
+        options = ["-c", f"model_providers.{provider}.base_url={address}"]
+        options += ["-c", f'model_providers.{provider}.env_http_headers.{SECRET_HEADER}="{SECRET}"']
+    # Behind its own name, which a launcher such as `npx` may come before.
+    own = next((at for at, word in enumerate(start.command) if _CODEX_NAME.search(word)), 0) + 1
+    return Start([*start.command[:own], *options, *start.command[own:]], start.variables)
+
+
+def _codex_provider(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """The provider that the command line, else the configuration, chooses."""
+    given = [one.partition("=")[2].strip("\"' ") for one in command if one.startswith("model_provider=")]
+    found = _CODEX_CONFIG.search(_codex_config(environ).partition("\n[")[0])
+    return given[-1] if given else None if found is None else found[1]
+
+
+def _codex_config(environ: Mapping[str, str]) -> str:
+    home = environ.get("CODEX_HOME") or os.path.join(environ.get("HOME", ""), ".codex")
+    try:
+        return Path(home, "config.toml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _codex_upstream(command: Sequence[str], environ: Mapping[str, str], headers: Mapping[str, str], path: str) -> str:
+    return codex_base(command, environ, headers).rstrip("/") + path
+
+
+def codex_base(command: Sequence[str], environ: Mapping[str, str], headers: Mapping[str, str]) -> str:
+    """The base address that a request of Codex was going to.
+
+    Args:
+        command: how Codex was started.
+        environ: its environment.
+        headers: of the request, names in lower case.
+    """
+    provider = _codex_provider(command, environ)
+    options = [one for one in command if "=" in one]
+    text = _codex_config(environ)
+    if provider not in (None, "openai"):
+        name = re.escape(provider or "")
+        pattern = rf'model_providers\.{name}(?:\.base_url\s*=\s*"?|\s*=\s*\{{.*?base_url\s*=\s*")([^"\s}}]+)'
+        found = next((match for one in reversed(options) if (match := re.search(pattern, one))), None)
+        found = found or re.search(rf'\[model_providers\.{name}\][^\[]*?base_url\s*=\s*"([^"]+)"', text)
+    else:
+        pattern = r'^openai_base_url\s*=\s*"?([^"\s]+)'
+        found = next((match for one in reversed(options) if (match := re.search(pattern, one))), None)
+        found = found or re.search(r'^\s*openai_base_url\s*=\s*"([^"]+)"', text, re.MULTILINE)
+    if found is not None:
+        return found[1]
+    # Signed in with an account, it asks another server.
+    account = "chatgpt-account-id" in headers
+    return "https://chatgpt.com/backend-api/codex" if account else "https://api.openai.com/v1"
+
+
+_PI_PATH = "/pi"
+_PI_OWN = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1"}
+"""Providers that pi knows without its file, and their addresses."""
+_PI_MODELS = "models.json"
+
+
+def _pi_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("PI_CODING_AGENT_DIR") or Path(environ.get("HOME", ""), ".pi", "agent"))
+
+
+def _pi_providers(environ: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        found = json.loads((_pi_home(environ) / _PI_MODELS).read_text(encoding="utf-8"))["providers"]
+    except (OSError, ValueError, KeyError, TypeError):
+        found = {}
+    own = {name: {"baseUrl": address} for name, address in _PI_OWN.items()}
+    return {**own, **found} if isinstance(found, dict) else own
+
+
+def _pi(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
+    # It reads addresses from its file alone: a folder in the place of its own has another one, and links to the rest.
+    home = _pi_home(environ)
+    (home / "sessions").mkdir(parents=True, exist_ok=True)
+    for one in home.iterdir():
+        if one.name != _PI_MODELS:
+            (place.folder / one.name).symlink_to(one)
+    led = {name: {**one, "baseUrl": f"{place.address}{_PI_PATH}/{name}"} if "baseUrl" in one else one
+           for name, one in _pi_providers(environ).items()}  # fmt: skip
+    (place.folder / _PI_MODELS).write_text(json.dumps({"providers": led}), encoding="utf-8")
+    return Start(start.command, {**start.variables, "PI_CODING_AGENT_DIR": str(place.folder)})
+
+
+def _pi_upstream(
+    command: Sequence[str], environ: Mapping[str, str], headers: Mapping[str, str], path: str
+) -> str | None:
+    name, _, rest = path[1:].partition("/")
+    base = _pi_providers(environ).get(name, {}).get("baseUrl")
+    return f"{base.rstrip('/')}/{rest}" if isinstance(base, str) else None
+
+
+def _pi_end(folder: Path, environ: Mapping[str, str]) -> None:
+    """Gives its own folder the files that it has made meanwhile."""
+    for one in folder.iterdir():
+        if one.name != _PI_MODELS and not one.is_symlink():
+            shutil.move(one, _pi_home(environ) / one.name)
+
+
+PROGRAMS = (
+    Program("claude-code", ("claude",), ("x-claude-code-session-id",)),
+    Program("codex", ("codex",), ("session-id",), ("thread-id",), _codex, _CODEX_PATH, _codex_upstream),
+    Program("opencode", ("opencode",), ("x-session-id",), ("x-session-id",)),
+    Program("gemini", ("gemini",)),
+    Program("qwen-code", ("qwen",)),
+    Program("kimi-code", ("kimi",)),
+    Program("copilot", ("copilot",)),
+    Program("pi", ("pi",), start=_pi, path=_PI_PATH, upstream=_pi_upstream, end=_pi_end),
+)
+
+
+def program_of(command: Sequence[str], name: str | None = None) -> Program | None:
+    """The program that a command starts, by the name of its executable; or the one called ``name``.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name is None:
+        executable = os.path.basename(command[0]).removesuffix(".exe") if command else ""
+        return next((one for one in PROGRAMS if executable in one.commands), None)
+    found = next((one for one in PROGRAMS if name == one.name or name in one.commands), None)
+    if found is None:
+        raise ValueError(f"there is no program {name!r}; there are {', '.join(one.name for one in PROGRAMS)}.")
+    return found

@@ -1,0 +1,334 @@
+"""Which trajectory a request of a program belongs to, and what its conversations say: sub-agents, tools, calls beside.
+
+All is read from the wire. A conversation is told by the header with its thread, where the program sends one, else by
+its system prompt and first message. One whose first message is an argument of an earlier tool call is a sub-agent: a
+trajectory inside that of the call. All others are the program's own trajectory.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from rollout_trace import guard
+from rollout_trace.data.conversations import is_from_assistant
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.record import lifecycle
+from rollout_trace.record.state import state_of
+from rollout_trace.wire.protocols import record_of
+from rollout_trace.wire.tool_results import tool_runs_of
+
+if TYPE_CHECKING:
+    from rollout_trace.clients.loopback.programs import Program
+    from rollout_trace.data.model import Step, ToolCall
+
+_PATIENCE = 0.25
+"""Seconds that a request waits for the end of the answer that may have begun its sub-agent: it may be a moment away."""
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_decode = msgspec.json.Decoder().decode
+_NOT_SAID = re.compile(r"\s*(?:<system-reminder>|x-anthropic-billing-header:)")
+"""Begins texts that a program puts into its prompts, which change from turn to turn."""
+_LONG = 24
+"""Characters from which a text is told from others by being in one."""
+_NAMES = ("subagent_type", "agent_type", "agent_name", "agent", "task_name", "name", "description")
+"""Arguments of a tool call that say which sub-agent it begins, the best one first."""
+_VERSION = re.compile(r"(?!OpenAI/|Anthropic/)[^/]*/v?(\d[\w.+-]*)")
+"""In ``user-agent``: of the program, not of the SDK that it uses."""
+
+
+class Opening(NamedTuple):
+    """What a request begins with, before the first answer in it."""
+
+    key: str
+    """The same for all requests of a conversation."""
+    texts: tuple[str, ...]
+    """What the user, or the agent that asks, says."""
+    has_tools: bool
+    latest: tuple[str, ...] = ()
+    """The same behind the last answer: a sub-agent may begin with the conversation that it was begun in."""
+
+
+def opening_of(protocol: str, body: bytes) -> Opening | None:
+    """The opening of a request; None where it cannot be read. Of a long conversation only the first messages are."""
+    layout = record_of(protocol).request
+    try:
+        fields = _FIELDS.decode(body)
+        aliases = {usual: other for other, usual in layout.aliases if other in fields}
+        system = fields.get(aliases.get(layout.system or "", layout.system or ""))
+        messages = fields.get(layout.messages)
+        if messages is None or not bytes(messages).lstrip().startswith(b"["):
+            items = [] if messages is None else [messages]
+        else:
+            items = _ITEMS.decode(messages)
+        said = _until_answer(items)
+        latest = [] if len(said) == len(items) else _until_answer(items[::-1])
+        found = _opening([] if system is None else [_decode(system)], said, _listed(fields.get("tools")))
+        return found._replace(latest=_said(latest))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _listed(tools: msgspec.Raw | None) -> bool:
+    return tools is not None and bytes(tools).strip() not in (b"null", b"[]", b"")
+
+
+def _until_answer(messages: Sequence[msgspec.Raw]) -> list[Any]:
+    found = []
+    for raw in messages:
+        message = _decode(raw)
+        if is_from_assistant(message) or (isinstance(message, dict) and message.get("role") == "model"):
+            break
+        found.append(message)
+    return found
+
+
+def _opening(system: list[Any], said: list[Any], has_tools: bool) -> Opening:
+    instructions = [*texts_in(system), *(one for message in said if _is_system(message) for one in texts_in(message))]
+    texts = _said(said)
+    digest = blake2b(digest_size=16)
+    # Of what the user says only the first: a program may add to it before it is answered.
+    for one in (*instructions[:1], "\0", *texts[:1]):
+        digest.update(one.encode("utf-8", "replace"))
+    return Opening(digest.hexdigest(), texts, has_tools)
+
+
+def _said(messages: list[Any]) -> tuple[str, ...]:
+    return tuple(one for message in messages if not _is_system(message) for one in texts_in(message))
+
+
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("system", "developer")
+
+
+def opening_of_step(step: Step) -> Opening:
+    """The opening of a recorded request."""
+    said: list[Any] = []
+    for message in step.messages or ():
+        if is_from_assistant(message) or (isinstance(message, dict) and message.get("role") == "model"):
+            break
+        said.append(message)
+    return _opening([], said, bool(step.tools))
+
+
+def texts_in(value: Any) -> list[str]:
+    """The texts of a message, without what a program adds to each of its prompts."""
+    found: list[str] = []
+
+    def read(one: Any, depth: int = 0) -> None:
+        if isinstance(one, str):
+            if one.strip() and not _NOT_SAID.match(one):
+                found.append(one.strip())
+        elif isinstance(one, list) and depth < 8:
+            for part in one:
+                read(part, depth + 1)
+        elif isinstance(one, dict) and depth < 8:
+            for name in ("content", "parts", "text", "encrypted_content"):
+                read(one.get(name), depth + 1)
+
+    read(value)
+    return found
+
+
+class _Caller(NamedTuple):
+    """The tool call that began a sub-agent."""
+
+    trajectory: Trajectory
+    step: Step
+    at: int
+    """Its position among those of the step."""
+    call: ToolCall
+
+
+class ProgramTrajectories:
+    """The trajectories of one run of a program. Safe for threads.
+
+    Args:
+        main: gives the program's own trajectory, opened by the first call.
+        program: how it is known; None: not at all.
+    """
+
+    def __init__(self, main: Callable[[], Trajectory | None], program: Program | None = None) -> None:
+        self._main = main
+        self._program = program
+        self._context = contextvars.copy_context()
+        self._lock = threading.Lock()
+        self._of: dict[str, Trajectory] = {}
+        """By the key of a conversation."""
+        self._by_call: dict[tuple[str, int], Trajectory] = {}
+        """Sub-agents by the step that called them, and which of its calls did."""
+        self._children: list[tuple[Trajectory, Trajectory]] = []
+        """Sub-agents, each with the trajectory that called it, in the order they began."""
+        self._root: Trajectory | None = None
+
+    @property
+    def root(self) -> Trajectory | None:
+        """The program's own trajectory; None before its first call."""
+        return self._root
+
+    def of_request(self, protocol: str, headers: Mapping[str, str], body: bytes) -> Trajectory | None:
+        """The trajectory of a request. Opens it where it is the first of its conversation.
+
+        Args:
+            protocol: of the request.
+            headers: names in lower case.
+            body: of the request.
+        """
+        opening = opening_of(protocol, body)
+        thread = None if self._program is None else _header(headers, self._program.thread_headers)
+        key = thread or (None if opening is None else opening.key)
+        with self._lock:
+            root = self._opened(headers)
+            if root is None or key is None or opening is None:
+                return root
+            if not self._of:
+                self._of[key] = root
+            if key in self._of:
+                return self._of[key]
+        # Without the lock: it may wait, and other conversations go on.
+        caller = self._found_caller(opening, has_thread=thread is not None)
+        with self._lock:
+            if key not in self._of:
+                self._of[key] = self._begun(root, caller, has_thread=thread is not None)
+            return self._of[key]
+
+    def _opened(self, headers: Mapping[str, str]) -> Trajectory | None:
+        if self._root is None:
+            self._root = root = self._main()
+            if root is not None:
+                root.metadata = {**(root.metadata or {}), **_facts(self._program, headers)}
+                lifecycle.change_episode(root, mark_auxiliary)
+        return self._root
+
+    def _found_caller(self, opening: Opening, *, has_thread: bool) -> _Caller | None:
+        """The call that began the conversation of a first request; None where there is none."""
+        end = time.monotonic() + _PATIENCE
+        texts = (*opening.texts, *opening.latest) if has_thread else opening.texts
+        found = self._caller(texts)
+        while found is None and (opening.has_tools or has_thread) and self._is_running() and time.monotonic() < end:
+            time.sleep(0.005)
+            found = self._caller(texts)
+        return found
+
+    def _begun(self, root: Trajectory, caller: _Caller | None, *, has_thread: bool) -> Trajectory:
+        """The trajectory of a conversation that begins."""
+        if caller is None:
+            # A thread of its own, of which no call says how it began, is another one all the same.
+            return self._child(root, None, root.name) if has_thread else root
+        key = caller.step.id, caller.at
+        if key not in self._by_call:
+            self._by_call[key] = self._child(caller.trajectory, caller.step.id, _name_of(caller.call))
+        return self._by_call[key]
+
+    def _caller(self, texts: Sequence[str]) -> _Caller | None:
+        for trajectory in reversed(self._all()):
+            for step in reversed(trajectory.steps):
+                for at, call in enumerate(() if step.completion is None else step.completion.tool_calls):
+                    if any(_says(one, texts) for one in _strings(call.arguments)):
+                        return _Caller(trajectory, step, at, call)
+        return None
+
+    def _all(self) -> list[Trajectory]:
+        return [one for one in (self._root, *(child for child, _ in list(self._children))) if one is not None]
+
+    def _is_running(self) -> bool:
+        states = map(state_of, self._all())
+        return any(one is not None and one.log is not None and one.log.is_running for one in states)
+
+    def _child(self, parent: Trajectory, step_id: str | None, name: str) -> Trajectory:
+        child = Trajectory(name=name)
+        # In the context of the program's start: its recording is that of the child.
+        self._context.copy().run(lifecycle.begin, child, parent)
+        if step_id is not None:
+            child.parent_step_id = step_id
+        self._children.append((child, parent))
+        return child
+
+    def close(self, *, is_aborted: bool = False) -> None:
+        """Ends the trajectories: the program has ended. Closes those of sub-agents; its own is who opened it to close.
+
+        The tools that were run are those whose results the requests have.
+        """
+        guard.run_all("tool runs", *(partial(_add_tool_runs, one) for one in self._all()))
+        with self._lock:
+            children, self._children = self._children, []
+        for child, parent in reversed(children):
+            if is_aborted:
+                child.status = "aborted"
+            self._context.copy().run(lifecycle.finish, child, parent, None)
+
+
+def _add_tool_runs(trajectory: Trajectory) -> None:
+    known = {run.tool_call_id for run in trajectory.tool_runs}
+    found = [run for run in tool_runs_of(trajectory.steps) if run.tool_call_id not in known]
+    trajectory.tool_runs += [replace(run, arguments=_parsed(run.arguments)) for run in found]
+
+
+def _header(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
+    return next((headers[name] for name in names if headers.get(name)), None)
+
+
+def _facts(program: Program | None, headers: Mapping[str, str]) -> dict[str, Any]:
+    """What the first request says of the program, for ``metadata``."""
+    version = _VERSION.match(headers.get("user-agent", ""))
+    facts = {
+        "cli": None if program is None else program.name,
+        "cli_version": None if version is None or program is None else version[1],
+        "session_id": None if program is None else _header(headers, program.session_headers),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _name_of(call: ToolCall) -> str:
+    arguments = _parsed(call.arguments)
+    given = arguments if isinstance(arguments, dict) else {}
+    return next((given[name] for name in _NAMES if isinstance(given.get(name), str) and given[name]), "sub-agent")
+
+
+def _parsed(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _strings(arguments: Any) -> Iterator[str]:
+    waiting = [_parsed(arguments)]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one.strip()
+        elif isinstance(one, (list, dict)):
+            waiting.extend(one.values() if isinstance(one, dict) else one)
+
+
+def _says(argument: str, texts: Sequence[str]) -> bool:
+    """Whether one of the texts is an argument of a call, or one of them is in the other and long enough."""
+    shortest = min(len(argument), _LONG)
+    return bool(argument) and any(
+        argument == one or (shortest == _LONG <= len(one) and (argument in one or one in argument)) for one in texts
+    )
+
+
+def mark_auxiliary(trajectory: Trajectory) -> None:
+    """Marks the calls beside an agent's own conversation, which are not trained on: titles, routers, summaries.
+
+    They offer no tools, in a conversation of their own, where others do.
+    """
+    own = {opening_of_step(step).key for step in trajectory.steps if step.tools}
+    for step in trajectory.steps:
+        if own and not step.tools and opening_of_step(step).key not in own:
+            step.trainable = False
+            step.metadata = {**(step.metadata or {}), "auxiliary": True}

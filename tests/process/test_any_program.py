@@ -1,0 +1,367 @@
+"""Programs that load no recorder: their calls pass through a loopback server, and are recorded there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.clients.loopback.programs import Place, Start, codex_base, program_of
+from rollout_trace.clients.loopback.trajectories import opening_of
+from rollout_trace.testing import Fault, Reply, ScriptedServer
+
+pytestmark = pytest.mark.processes
+
+# Python with -I reads no PYTHONPATH: to the recorder it is as good as any other language.
+ALONE = [sys.executable, "-I", "-c"]
+ASK = """
+import http.client, json, os, sys
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["OPENAI_BASE_URL"])
+def ask(method="POST", path=url.path + "/chat/completions", body=None, **headers):
+    connection = http.client.HTTPConnection(url.hostname, url.port)
+    given = {"content-type": "application/json", "Authorization": "Bearer sk-test-0123456789abcdef", **headers}
+    connection.request(method, path, None if body is None else json.dumps(body), given)
+    answer = connection.getresponse()
+    return answer.status, dict(answer.getheaders()), answer.read()
+def said(*texts, system="You solve.", tools=True, **fields):
+    messages = [{"role": "system", "content": system}] * bool(system)
+    messages += [one if isinstance(one, dict) else {"role": "user", "content": one} for one in texts]
+    tool = {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}
+    return {"model": "m", "messages": messages, **({"tools": [tool]} if tools else {}), **fields}
+"""
+
+
+def run(folder: Path, server: ScriptedServer, program: str, *options: str, **variables: str) -> Any:
+    """Runs a program, recorded; how it ended, and its trajectories."""
+    command = [sys.executable, "-m", "rollout_trace", "run", *options, "--", *ALONE, ASK + program]
+    environ = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-test-0123456789abcdef"}
+    done = subprocess.run(command, cwd=folder, env={**environ, **variables}, capture_output=True, text=True, timeout=60)
+    path = folder / "rollouts.jsonl"
+    return done, list(rt.read(path)) if path.exists() else []
+
+
+CONVERSATION = """
+first = json.loads(ask(body=said("solve it"))[2])["choices"][0]["message"]
+ask(body=said("a title for: solve it", system="You name conversations.", tools=False))
+call, other = first["tool_calls"]
+sub = json.loads(ask(body=said("look at it", system="You look."))[2])["choices"][0]["message"]
+ask(body=said("look at it", sub, {"role": "user", "content": "and?"}, system="You look."))
+results = [{"role": "tool", "tool_call_id": one["id"], "content": text} for one, text in ((call, "seen"), (other, "3"))]
+print(ask(body=said("solve it", first, *results, stream=True))[2].decode())
+"""
+
+
+def script(request: Any) -> Any:
+    messages = request["messages"]
+    if messages[-1]["role"] == "tool":
+        return "solved"
+    if not request.get("tools"):
+        return "A title"
+    if "look" in messages[0]["content"]:
+        return "seen"
+    calls = [("agent", '{"prompt": "look at it", "agent": "looker"}'), ("run", '{"n": 3}')]
+    return Reply("well", tool_calls=calls)
+
+
+def test_calls_are_steps_and_sub_agents_children(tmp_path: Path) -> None:
+    with ScriptedServer(script) as server:
+        done, (parent, child) = run(tmp_path, server, CONVERSATION, "--name", "solver", "--task", "t")
+        sent = [(one.method, one.path, one.status) for one in server.requests]
+        streamed = server.requests[-1].response_body.decode()
+    assert done.returncode == 0, done.stderr
+    # What the program read is what the server sent, and what was sent on is what the program sent.
+    assert done.stdout == f"{streamed}\n"
+    assert sent == [("POST", "/v1/chat/completions", 200)] * 5
+    assert (parent.name, parent.task.id, parent.status, child.name) == ("solver", "t", "completed", "looker")
+    assert [step.completion.content for step in parent.steps] == ["well", "A title", "solved"]
+    assert [step.trainable for step in parent.steps] == [True, False, True]
+    assert parent.steps[1].metadata == {"auxiliary": True}
+    assert [step.completion.content for step in child.steps] == ["seen", "seen"]
+    assert (child.parent_id, child.parent_step_id) == (parent.id, parent.steps[0].id)
+    assert [(one.name, one.result, one.step_id) for one in parent.tool_runs] == [
+        ("agent", "seen", parent.steps[0].id),
+        ("run", "3", parent.steps[0].id),
+    ]
+    assert "2 trajectories, 5 steps" in done.stderr
+    assert "sk-test" not in (tmp_path / "rollouts.jsonl").read_text() + done.stderr
+
+
+def test_headers_pass_and_engine_fields_are_added_for_the_server_alone(tmp_path: Path) -> None:
+    with ScriptedServer(Reply("hi")) as server:
+        program = (
+            "print(ask(body=said('x', stream=True), Accept='a', **{'X-Mine': 'b', 'Accept-Encoding': 'br, gzip'})[2])"
+        )
+        done, (one,) = run(tmp_path, server, program, "--engine", "vllm")
+        (record,) = server.requests
+    assert (record.headers["x-mine"], record.headers["accept"], record.headers["accept-encoding"]) == ("b", "a", "gzip")
+    assert record.json["return_token_ids"] is True
+    (step,) = one.steps
+    assert step.completion_token_ids is not None
+    assert len(step.logprobs) == len(step.completion_token_ids)
+    assert "data: [DONE]" in done.stdout
+    assert one.metadata is None or "cli" not in one.metadata
+
+
+def test_failures_and_cuts_are_the_servers_own(tmp_path: Path) -> None:
+    program = """
+print(ask(body=said("a"))[0], ask(body=said("a"))[0])
+try:
+    print(ask(body=said("b", stream=True)))
+except http.client.IncompleteRead as error:
+    print(len(error.partial) > 0)
+"""
+    answers: list[str | Fault] = [Fault(status=529), "after it", Fault("cut before its end", cut_after=3)]
+    with ScriptedServer(answers) as server:
+        done, (one,) = run(tmp_path, server, program)
+    assert done.stdout.split() == ["529", "200", "True"], done.stderr
+    assert [[attempt.status for attempt in step.attempts] for step in one.steps] == [[529, 200], [200]]
+    assert [step.status for step in one.steps] == ["ok", "error"]
+
+
+def test_a_request_that_is_given_up_is_cancelled(tmp_path: Path) -> None:
+    program = """
+import socket
+connection = http.client.HTTPConnection(url.hostname, url.port, timeout=1)
+try:
+    connection.request("POST", url.path + "/chat/completions", json.dumps(said("a")))
+    connection.getresponse()
+except TimeoutError:
+    connection.close()
+print(ask(body=said("b"))[0])
+"""
+    with ScriptedServer([Fault(stall=True), "fine"]) as server:
+        done, (one,) = run(tmp_path, server, program)
+    assert done.stdout.split() == ["200"], done.stderr
+    assert [step.status for step in one.steps] == ["cancelled", "ok"]
+
+
+REFUSED = """
+body, inside = said("x"), url.path.split("/", 2)[2]
+host = f"{url.hostname}:{url.port}"
+for status, headers, content in (
+    ask(path=f"/{inside}/chat/completions", body=body),
+    ask(path=f"/wrong/{inside}/chat/completions", body=body),
+    ask(body=body, Host="evil.example"),
+    ask(body=body, Origin="http://evil.example"),
+    ask("OPTIONS", Origin="http://evil.example", **{"Access-Control-Request-Method": "POST"}),
+    ask(body=body, **{"Sec-Fetch-Site": "cross-site"}),
+    ask("GET", path=url.path + "/responses", Upgrade="websocket", Connection="Upgrade"),
+    ask(body=body),
+    ask("HEAD", path=url.path + "/models"),
+):
+    print(status, any(name.lower().startswith("access-control") for name in headers))
+"""
+
+
+def test_nobody_else_can_use_the_server(tmp_path: Path) -> None:
+    with ScriptedServer("hi") as server:
+        done, (one,) = run(tmp_path, server, REFUSED)
+        asked = [(record.method, record.path) for record in server.requests]
+    expected = ["404", "404", "403", "403", "403", "403", "426", "200", "200"]
+    assert [line.split()[0] for line in done.stdout.splitlines()[:8]] == expected[:8], done.stderr
+    assert "True" not in done.stdout
+    assert asked == [("POST", "/v1/chat/completions"), ("HEAD", "/v1/models")]
+    assert len(one.steps) == 1
+
+
+SDK = "import openai; openai.OpenAI().chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'hi'}])"
+
+
+def test_a_python_child_is_recorded_in_its_own_process_alone(tmp_path: Path) -> None:
+    program = f"""
+import subprocess
+ask(body=said("from here"))
+subprocess.run([{sys.executable!r}, "-c", {SDK + "; import os; print(os.environ['OPENAI_BASE_URL'])"!r}])
+"""
+    with ScriptedServer("hi") as server:
+        done, found = run(tmp_path, server, program)
+        assert done.stdout.strip() == server.base_url, done.stderr
+        assert len(server.requests) == 2
+    assert sorted(len(one.steps) for one in found) == [1, 1]
+    assert len({one.episode_id for one in found}) == 1
+
+
+def test_a_program_of_a_python_child_is_recorded_by_the_server(tmp_path: Path) -> None:
+    inner = [*ALONE, ASK + "ask(body=said('deeper'))"]
+    child = f"{SDK}; import subprocess; subprocess.run({inner!r})"
+    with ScriptedServer("hi") as server:
+        done, found = run(tmp_path, server, f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {child!r}])")
+        assert len(server.requests) == 2
+    assert sorted(step.messages[-1]["content"] for one in found for step in one.steps) == ["deeper", "hi"], done.stderr
+
+
+def test_a_program_without_calls_is_told_what_can_be_done(tmp_path: Path) -> None:
+    with ScriptedServer("hi") as server:
+        done, found = run(tmp_path, server, "sys.exit(3)")
+    assert (done.returncode, found) == (3, [])
+    text = " ".join(done.stderr.split())
+    assert "nothing was recorded" in text
+    assert "--cli" in text
+
+
+def test_an_unknown_cli_is_a_mistake(tmp_path: Path) -> None:
+    with ScriptedServer("hi") as server:
+        done, _ = run(tmp_path, server, "", "--cli", "cloud")
+    assert done.returncode == 2
+    assert "there is no program 'cloud'; there are claude-code, codex" in done.stderr
+
+
+# rt.run_program
+
+SEVERAL = "number = sys.argv[1]\nfirst = ask(body=said('task ' + number))\nask(body=said('task ' + number, 'more'))"
+HANGING = """
+if number == '2':
+    import time
+    print(os.getpid(), file=open('pid', 'w'), flush=True)
+    time.sleep(600)
+"""
+KILLED = """
+if number == '1':
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_rollouts_are_programs_each_with_its_own_trajectory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: dict[str, Path] = {}
+
+    async def agent(task: Any, rollout: Any) -> int:
+        folders[task] = Path(rollout.folder)
+        command = [*ALONE, ASK + SEVERAL + HANGING + KILLED, task]
+        return (await rt.run_program(command, cwd=rollout.folder)).returncode
+
+    with ScriptedServer(lambda request: f"re {request['messages'][1]['content']}") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        output = tmp_path / "out.jsonl"
+        summary = rt.collect(agent, list("012345"), output=output, concurrency=6, timeout=8, progress=False)
+        assert len(server.requests) == 12
+    found = list(rt.read(output))
+    assert len(found) == 6
+    for one in found:
+        assert one.task is not None
+        assert {step.completion and step.completion.content for step in one.steps} == {f"re task {one.task.id}"}
+        assert len(one.steps) == 2
+    assert sorted(one.status for one in found) == ["completed"] * 5 + ["timeout"], summary
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folders["2"] / "pid").read_text()), 0)
+
+
+def test_a_program_outside_of_every_trajectory_opens_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer("hi") as server, rt.recording(tmp_path / "out.jsonl"):
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        done = asyncio.run(
+            rt.run_program([*ALONE, ASK + "print(ask(body=said('x'))[0], sys.stdin.read())"], input="in")
+        )
+    assert done.stdout == "200 in\n"
+    (one,) = rt.read(tmp_path / "out.jsonl")
+    assert (one.name, len(one.steps)) == (os.path.basename(sys.executable), 1)
+
+
+def test_a_command_that_is_none_raises() -> None:
+    commands: tuple[Any, ...] = ([], "claude -p hi")
+    for command in commands:
+        with pytest.raises(ValueError, match="expected a list with a program and its arguments"):
+            asyncio.run(rt.run_program(command))
+
+
+# What is read of requests, and of programs
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "texts"),
+    [
+        ("anthropic.messages", {"system": [{"type": "text", "text": "S"}], "messages": [
+            {"role": "user", "content": [{"text": "<system-reminder>x"}, {"text": "U"}]},
+            {"role": "assistant", "content": "A"}, {"role": "user", "content": "V"}]}, ("U",)),
+        ("openai.responses", {"instructions": "S", "input": [
+            {"role": "developer", "content": "D"}, {"role": "user", "content": [{"type": "input_text", "text": "U"}]},
+            {"type": "function_call", "name": "f"}]}, ("U",)),
+        ("openai.responses", {"input": "U"}, ("U",)),
+        ("google.generate_content", {"systemInstruction": {"parts": [{"text": "S"}]}, "contents": [
+            {"role": "user", "parts": [{"text": "U"}]}, {"role": "model", "parts": [{"text": "A"}]}]}, ("U",)),
+    ],
+)  # fmt: skip
+def test_what_a_conversation_begins_with(protocol: str, body: Any, texts: tuple[str, ...]) -> None:
+    first = opening_of(protocol, json.dumps(body).encode())
+    assert first is not None
+    assert (first.texts, first.has_tools) == (texts, False)
+    other = json.loads(json.dumps(body).replace('"U"', '"W"'))
+    changed = opening_of(protocol, json.dumps(other).encode())
+    assert changed is not None
+    assert changed.key != first.key
+
+
+def test_a_body_that_is_none_has_no_opening() -> None:
+    assert opening_of("openai.chat", b'{"messages": [') is None
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "headers", "expected"),
+    [
+        ([], "", {}, "https://api.openai.com/v1"),
+        ([], "", {"chatgpt-account-id": "a"}, "https://chatgpt.com/backend-api/codex"),
+        (['openai_base_url="http://a/v1"'], 'openai_base_url = "http://b"', {}, "http://a/v1"),
+        ([], 'openai_base_url = "http://b"\n[x]\ny = 1', {}, "http://b"),
+        (
+            ['model_provider="p"', 'model_providers.p={name="p",base_url="http://c/v1",env_key="K"}'],
+            "",
+            {},
+            "http://c/v1",
+        ),
+        ([], 'model_provider = "p"\n[model_providers.p]\nname = "p"\nbase_url = "http://d"', {}, "http://d"),
+    ],
+)
+def test_where_codex_was_going(tmp_path: Path, words: Any, config: str, headers: Any, expected: str) -> None:
+    (tmp_path / "config.toml").write_text(config)
+    assert codex_base(["codex", *words], {"CODEX_HOME": str(tmp_path)}, headers) == expected
+
+
+def test_arguments_have_no_secret(tmp_path: Path) -> None:
+    codex = program_of(["codex"])
+    assert codex is not None
+    assert codex.start is not None
+    place = Place("http://127.0.0.1:1", "http://127.0.0.1:1/secret", tmp_path)
+    for config in ("", 'model_provider = "p"'):
+        (tmp_path / "config.toml").write_text(config)
+        found = codex.start(Start(["codex", "exec", "x"], {}), place, {"CODEX_HOME": str(tmp_path)})
+        assert (found.command[0], found.command[-2:]) == ("codex", ["exec", "x"])
+        launched = codex.start(Start(["npx", "-y", "@openai/codex@0.171.0", "exec"], {}), place, {})
+        assert launched.command[:4] == ["npx", "-y", "@openai/codex@0.171.0", "-c"]
+        assert "http://127.0.0.1:1/codex" in " ".join(found.command)
+        assert "secret" not in " ".join(found.command).replace("x-rollout-trace-secret", "").replace("_SECRET", "")
+
+
+def test_pi_is_led_by_a_file_and_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "agent"
+    (home / "sessions").mkdir(parents=True)
+    program = """
+home = os.environ["PI_CODING_AGENT_DIR"]
+url = urlsplit(json.load(open(home + "/models.json"))["providers"]["mine"]["baseUrl"])
+open(home + "/sessions/s.jsonl", "w").write("s")
+open(home + "/auth.json", "w").write("a")
+print(ask(body=said("x"))[0], oct(os.stat(home).st_mode & 0o777))
+"""
+    with ScriptedServer("hi") as server:
+        models = json.dumps({"providers": {"mine": {"baseUrl": server.base_url}}})
+        (home / "models.json").write_text(models)
+        monkeypatch.setenv("PI_CODING_AGENT_DIR", str(home))
+        done, (one,) = run(tmp_path, server, program, "--cli", "pi")
+        assert [record.path for record in server.requests] == ["/v1/chat/completions"]
+    assert done.stdout.split() == ["200", "0o700"], done.stderr
+    assert len(one.steps) == 1
+    assert sorted(path.name for path in home.rglob("*")) == ["auth.json", "models.json", "s.jsonl", "sessions"]
+    assert (home / "models.json").read_text() == models
+
+
+def test_programs_are_known_by_their_names() -> None:
+    names = {one: program_of([f"/usr/bin/{one}"]) for one in ("claude", "codex", "sh")}
+    assert {one: None if found is None else found.name for one, found in names.items()} == {
+        "claude": "claude-code", "codex": "codex", "sh": None,
+    }  # fmt: skip
