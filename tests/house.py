@@ -43,7 +43,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "integration": (750, 6),
     "collection": (7300, 35),
     "importing": (7450, 39),
-    "export": (7950, 46),
+    "export": (7260, 36),
     "view": (9650, 55),
     "testing": (9850, 45),
     "cli": (4150, 35),
