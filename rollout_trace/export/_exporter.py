@@ -75,7 +75,7 @@ class RowIterator(Iterator[dict[str, Any]]):
             self._rows = self._made(for_file=False)
         return next(self._rows)
 
-    def for_file(self) -> Iterator[Row]:
+    def for_file(self) -> Iterator[dict[str, Any]]:
         """The rows as a writer takes them; those that are left, if some were already given."""
         return self._made(for_file=True) if self._rows is None else self._rows
 
