@@ -43,7 +43,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "integration": (750, 6),
     "collection": (7350, 35),
     "importing": (6900, 31),
-    "export": (7950, 46),
+    "export": (7300, 36),
     "view": (8100, 40),
     "testing": (9150, 43),
     "cli": (3800, 24),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.episodes import episode_of
-from rollout_trace.export._chat_exchange import finish_reason
+from rollout_trace.export._exchanges import finish_reason
 from rollout_trace.export._extras import count_step_extras
 from rollout_trace.file.plain import dumps
 from rollout_trace.wire.chat_messages import answer, arguments_of, calls_of, previous_response_of, to_chat, tools_of

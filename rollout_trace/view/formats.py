@@ -67,17 +67,15 @@ class Format(NamedTuple):
 
         if self.name == "atif" and Path(path).suffix in (".json", ".parquet"):
             raise ValueError(f"{path}: expected the path of a folder, or a name that ends with .jsonl.")
-        write, rows = (getattr(export, f"{kind}_{self.name}", None) for kind in ("write", "iter"))
-        if write is not None and not (self.output == "folder" and path.endswith(_LINES)):
-            return int(write(path, trajectories, **options))
-        found: Any = (rows or getattr(export, self.name))(trajectories, **options)
+        if self.output == "folder" and not path.endswith(_LINES):
+            return int(export.write_atif(path, trajectories, **options))
+        exporter: Any = getattr(export, self.name)
         if self.output == "object":
+            found = exporter(trajectories, **options)
             with replacing(path) as file:
                 file.write(dumps(found))
             return len(found["response_ids"])
-        if path.endswith(".parquet"):
-            return int(export.write_parquet(path, found, found.columns))
-        return int(export.write_jsonl(path, found))
+        return int(export.write(path, exporter.rows(trajectories, **options)))
 
 
 _TOKENS = "token ids, loss mask, logprobs, reward"

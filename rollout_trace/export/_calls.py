@@ -1,4 +1,4 @@
-"""Shared by exporters of single calls: the steps that can be trained on, and counts of the others."""
+"""Shared by exporters of single calls: the steps that can be trained on, and counts of what is left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.export._common import note_grammar, scored
+from rollout_trace.export._rows import count_unused, count_without_row, note_grammar, scored, with_steps
+from rollout_trace.export._values import number
 from rollout_trace.train.selection import (
     check_options,
     have_wanted_versions,
@@ -19,6 +20,7 @@ from rollout_trace.train.shaping import constrained
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.export._exporter import Trajectories
     from rollout_trace.report import ExportReport
 
 
@@ -81,19 +83,39 @@ def usable_steps(
         yield trajectory, steps
 
 
-def step_rewards(trajectory: Trajectory, steps: list[Step]) -> list[float | None]:
-    """A reward for each step, for consumers that read a run's reward on its last call: the step's own; on the last one
-    the trajectory's, where it was scored."""
-    rewards = [None if step.reward is None else float(step.reward) for step in steps]
-    if rewards and trajectory.reward is not None:
-        rewards[-1] = float(trajectory.reward)
-    return rewards
+def training_steps(
+    trajectories: Trajectories, report: ExportReport, options: StepOptions, *taken: str, complete: bool = False
+) -> Iterator[tuple[Trajectory, list[Step]]]:
+    """Each trajectory that has usable steps, with these; counts what was set and the consumer has no field for.
+
+    Args:
+        taken: what the consumer takes: see ``count_unused``.
+        complete: the consumer needs a prompt and logprobs; steps without are left out, and counted.
+    """
+    for trajectory, found in usable_steps(with_steps(trajectories, report), report, options, logprobs=complete):
+        # Counted there as tokens without one before them.
+        steps = [step for step in found if n_prompt(step)] if complete else found
+        if steps:
+            count_unused(trajectory, (step.id for step in steps), report, *taken)
+            yield trajectory, steps
+        else:
+            count_without_row(trajectory, report)
 
 
-def count_last_reward(trajectory: Trajectory, steps: list[Step], report: ExportReport) -> None:
-    """Counts the last step's own reward where ``step_rewards`` has the trajectory's in its place."""
-    lost = bool(steps) and trajectory.reward is not None and steps[-1].reward is not None
+def count_last_reward(trajectory: Trajectory, step: Step, report: ExportReport) -> None:
+    """Counts the last step's own reward where the run's stands in its place: consumers read a run's reward there."""
+    lost = trajectory.reward is not None and step.reward is not None
     report.drop("rewards of last steps, in whose place the run's stands", lost, where=f"trajectory {trajectory.id}")
+
+
+def rewards_to_come(trajectory: Trajectory, steps: list[Step]) -> list[float | None]:
+    """For each step its reward, else that of the next one that has one; the last has the trajectory's, if scored."""
+    rewards = [number(step.reward) for step in steps]
+    if trajectory.reward is not None:
+        rewards[-1] = float(trajectory.reward)
+    for at in range(len(rewards) - 2, -1, -1):
+        rewards[at] = rewards[at + 1] if rewards[at] is None else rewards[at]
+    return rewards
 
 
 def calls_in_order(found: list[tuple[Trajectory, list[Step]]]) -> list[tuple[Trajectory, Step]]:
