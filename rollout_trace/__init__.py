@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rollout_trace.collection.processes import ProcessExecutor as ProcessExecutor
     from rollout_trace.collection.progress import Progress as Progress
     from rollout_trace.collection.ray_executor import RayExecutor as RayExecutor
+    from rollout_trace.collection.rollouts import Rollouts as Rollouts
+    from rollout_trace.collection.rollouts import rollouts as rollouts
     from rollout_trace.collection.summary import CollectSummary as CollectSummary
     from rollout_trace.collection.summary import PassRate as PassRate
     from rollout_trace.collection.summary import Percentiles as Percentiles
@@ -112,6 +114,7 @@ _HOMES = {
     "rollout_trace.collection.processes": ("ProcessExecutor",),
     "rollout_trace.collection.progress": ("Progress",),
     "rollout_trace.collection.ray_executor": ("RayExecutor",),
+    "rollout_trace.collection.rollouts": ("Rollouts", "rollouts"),
     "rollout_trace.collection.logs": ("Rollout",),
     "rollout_trace.collection.facts": ("CallTotals",),
     "rollout_trace.collection.summary": ("CollectSummary", "PassRate", "Percentiles"),
@@ -159,7 +162,7 @@ _HOMES = {
     "rollout_trace.record.frames": ("tool_run",),
     "rollout_trace.data.trajectory": ("Trajectory",),
 }
-_SUBMODULES = frozenset({"export", "frames", "importing", "integration", "testing", "wire"})
+_SUBMODULES = frozenset({"export", "frames", "importing", "integration", "testing", "trainers", "wire"})
 register("rollout_trace.file.encode", "encode")
 register("rollout_trace.view.notebook", "group_html", "sequences_html", "step_html", "trajectory_html")
 register("rollout_trace.view.terminal", "show")

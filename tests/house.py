@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "rollout_trace"
 
 ROOMS = ("ground", "data", "wire", "file", "record", "clients", "process", "train", "integration", "collection",
-         "importing", "export", "view", "testing", "cli")  # fmt: skip
+         "importing", "export", "trainers", "view", "testing", "cli")  # fmt: skip
 """From the bottom up; a room imports only those before it. ``ground`` are the modules beside the folders."""
 
 FACES = frozenset({"__init__", "__main__", "engines", "frames", "grouping", "installed"})
@@ -35,22 +35,23 @@ BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1600, 16),
     "data": (4250, 16),
     "wire": (11100, 43),
-    "file": (10300, 35),
-    "record": (8600, 28),
+    "file": (10310, 35),
+    "record": (8610, 28),
     "clients": (6500, 23),
     "process": (2750, 16),
     "train": (2850, 12),
     "integration": (750, 6),
-    "collection": (7300, 35),
+    "collection": (8500, 38),
     "importing": (7450, 39),
     "export": (7950, 46),
+    "trainers": (400, 4),
     "view": (9650, 55),
     "testing": (9850, 45),
     "cli": (4150, 35),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
-PUBLIC_NAMES = 93
+PUBLIC_NAMES = 95
 """The most names in ``rollout_trace.__all__``."""
 
 PATH_FILES, PATH_CALLS = 64, 910

@@ -41,6 +41,8 @@ class Counts:
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    turns: int = 0
+    exact_turns: int = 0
     mean_reward: float | None = None
     n_scored: int = 0
     cost: Cost | None = None
