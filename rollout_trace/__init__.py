@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rollout_trace.collection import PassRate as PassRate
     from rollout_trace.collection import Percentiles as Percentiles
     from rollout_trace.collection import Progress as Progress
+    from rollout_trace.collection import Rollouts as Rollouts
     from rollout_trace.collection.collect import acollect as acollect
     from rollout_trace.collection.collect import collect as collect
     from rollout_trace.collection.job import RolloutTimeout as RolloutTimeout
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rollout_trace.collection.logs import Rollout as Rollout
     from rollout_trace.collection.processes import ProcessExecutor as ProcessExecutor
     from rollout_trace.collection.ray_executor import RayExecutor as RayExecutor
+    from rollout_trace.collection.rollouts import rollouts as rollouts
     from rollout_trace.data import Attempt as Attempt
     from rollout_trace.data import ErrorInfo as ErrorInfo
     from rollout_trace.data import ExactTurn as ExactTurn
@@ -114,6 +116,7 @@ _HOMES = {
     "rollout_trace.collection.job": ("RolloutTimeout", "WorkerLost"),
     "rollout_trace.collection.processes": ("ProcessExecutor",),
     "rollout_trace.collection.ray_executor": ("RayExecutor",),
+    "rollout_trace.collection.rollouts": ("rollouts",),
     "rollout_trace.collection.logs": ("Rollout",),
     "rollout_trace.train.evaluation": ("compare", "pass_at_k", "pass_hat_k"),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
@@ -156,6 +159,7 @@ _EARLIER = {
         "PassRate",
         "Percentiles",
         "Progress",
+        "Rollouts",
     ),
     "rollout_trace.data": (
         "Attempt",
@@ -184,7 +188,7 @@ _EARLIER = {
     ),
 }
 _SUBMODULES = frozenset(
-    {*(room.partition(".")[2] for room in _EARLIER), "export", "frames", "importing", "testing", "wire"}
+    {*(room.partition(".")[2] for room in _EARLIER), "export", "frames", "importing", "testing", "trainers", "wire"}
 )
 register("rollout_trace.file.encode", "encode")
 register("rollout_trace.view.notebook", "group_html", "sequences_html", "step_html", "trajectory_html")

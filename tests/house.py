@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "rollout_trace"
 
 ROOMS = ("ground", "data", "wire", "file", "record", "clients", "process", "train", "integration", "collection",
-         "importing", "export", "view", "testing", "cli")  # fmt: skip
+         "importing", "export", "trainers", "view", "testing", "cli")  # fmt: skip
 """From the bottom up; a room imports only those before it. ``ground`` are the modules beside the folders."""
 
 FACES = frozenset({"__init__", "__main__", "engines", "frames", "grouping", "installed"})
@@ -39,18 +39,19 @@ BUDGET: dict[str, tuple[int, int]] = {
     "record": (8650, 28),
     "clients": (8300, 32),
     "process": (2950, 17),
-    "train": (3750, 17),
+    "train": (3800, 17),
     "integration": (750, 6),
-    "collection": (7350, 35),
+    "collection": (8550, 38),
     "importing": (6900, 31),
     "export": (7300, 36),
+    "trainers": (200, 3),
     "view": (8100, 40),
     "testing": (9150, 43),
     "cli": (3800, 24),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
-PUBLIC_NAMES = 63
+PUBLIC_NAMES = 64
 """The most names in ``rollout_trace.__all__``."""
 
 PATH_FILES, PATH_CALLS = 64, 910

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollout_trace.collection.job import Job as Job
     from rollout_trace.collection.job import Outcome as Outcome
     from rollout_trace.collection.progress import Progress as Progress
+    from rollout_trace.collection.rollouts import Rollouts as Rollouts
     from rollout_trace.collection.summary import CollectSummary as CollectSummary
     from rollout_trace.collection.summary import PassRate as PassRate
     from rollout_trace.collection.summary import Percentiles as Percentiles
@@ -23,6 +24,7 @@ _HOMES = {
     "rollout_trace.collection.facts": ("CallTotals",),
     "rollout_trace.collection.job": ("Executor", "Job", "Outcome"),
     "rollout_trace.collection.progress": ("Progress",),
+    "rollout_trace.collection.rollouts": ("Rollouts",),
     "rollout_trace.collection.summary": ("CollectSummary", "PassRate", "Percentiles"),
 }
 if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.

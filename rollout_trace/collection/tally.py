@@ -46,6 +46,8 @@ class Tally:
         self.reward_usage = CallTotals()
         self.steps = 0
         self.steps_with_ids = 0
+        self.turns = 0
+        self.exact_turns = 0
         self.without_ids: Counter[str] = Counter()
         self.drift = 0
         self.drifted = 0
@@ -65,11 +67,11 @@ class Tally:
         self._latencies = Numbers()
         self._first_tokens = Numbers()
 
-    def add_earlier(self, facts: Facts) -> None:
-        """Counts a rollout that is in the output already and is not made again."""
-        self.earlier += 1
-        self.earlier_by_status[facts.status] += 1
-        self._score(facts)
+    def add_earlier(self, facts: Facts, by: int = 1) -> None:
+        """Counts a rollout that is in the output already and is not made again; ``by=-1``: takes it back."""
+        self.earlier += by
+        self.earlier_by_status[facts.status] += by
+        self._score(facts, by)
 
     def add(self, outcome: Outcome) -> None:
         """Counts an attempt that has ended. Its ``facts`` are not looked at: ``add_facts`` counts them."""
@@ -110,6 +112,8 @@ class Tally:
         self.reward_usage.add(facts.reward_usage)
         self.steps += facts.steps
         self.steps_with_ids += facts.steps_with_ids
+        self.turns += facts.turns
+        self.exact_turns += facts.exact_turns
         self.without_ids.update(facts.without_ids)
         self.drift += facts.drift
         self.drifted += facts.drift > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.errors import ExportError
 from rollout_trace.export._conversations import conversations
 from rollout_trace.export._exporter import Exporter, RowIterator, copied, exporting, owned
@@ -86,6 +87,7 @@ def trl_rollout(
     trajectories: Trajectories,
     *,
     several: Literal["raise", "longest"] = "raise",
+    failed: Literal["keep", "mask"] = "keep",
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[SequenceOptions],
@@ -105,16 +107,28 @@ def trl_rollout(
     Args:
         several: for a trajectory with several sequences (drift, forks): ``raise``, or ``longest``: use the one with the
             most sampled tokens and count the steps of the others.
+        failed: for a run whose status is ``failed``, ``timeout`` or ``aborted``, and for one without a sequence:
+            ``mask``: a row that nothing is learnt from, the prompt's ids (or ``[0]``) and the completion ``[0]`` with
+            mask 0. Its reward is the run's, None where it has none, which TRL leaves out of the baseline. ``keep``: it
+            is a run as others.
 
     Raises:
         ExportError: a trajectory has no sequence, or has several and ``several="raise"``.
-        ValueError: ``several`` is unknown.
+        ValueError: ``several`` or ``failed`` is unknown.
     """
     check_several(several, options)
+    if failed not in ("keep", "mask"):
+        raise ValueError(f"failed={failed!r}: expected 'keep' or 'mask'.")
     columns: dict[str, list[Any]] = {name: [] for name in _ROLLOUT}
     with exporting("trl_rollout", strict, report) as counts:
-        for trajectory, row in one_row_each(trajectories, several, counts, options, "TRL"):
-            for name, value in zip(_ROLLOUT, _sample(trajectory, row, counts), strict=True):
+        for trajectory, rows in token_rows(_outermost(trajectories, counts), counts, options):
+            counts.read_one()
+            if failed == "mask" and (not rows or trajectory.status in NOT_SUCCEEDED):
+                counts.note("runs that failed, as rows that nothing is learnt from", 1)
+                sample = _masked(trajectory)
+            else:
+                sample = _sample(trajectory, _only_row(trajectory, rows, several, counts, "TRL"), counts)
+            for name, value in zip(_ROLLOUT, sample, strict=True):
                 columns[name].append(value)
     return columns
 
@@ -136,6 +150,15 @@ def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tupl
     extra: tuple[Any, ...] = (trajectory.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
     extra += (*sampling_facts(row, report).values(), listed_spans(row, row.prompt_length))
     return (parts.prompt_ids, parts.response_ids, logprobs, parts.response_mask, *extra)
+
+
+def _masked(trajectory: Trajectory) -> tuple[Any, ...]:
+    """The row of a run that nothing is learnt from. TRL takes no completion without tokens."""
+    ids: list[int] = next(
+        (step.prompt_token_ids.tolist() for step in trajectory.steps if step.prompt_token_ids is not None), []
+    )
+    facts: tuple[Any, ...] = (trajectory.reward, copied(trajectory.rewards), [], trajectory.id, None, None, None)
+    return (ids or [0], [0], [0.0], [0], *facts)
 
 
 def check_several(several: str, options: SequenceOptions) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from rollout_trace.data import user_values
-from rollout_trace.data.episodes import Attempts, episode_of, may_be_trained
+from rollout_trace.data.episodes import FIELD, Attempts, episode_of, may_be_trained, noted
 from rollout_trace.data.trainer_tokens import TRAINER_VALUES, token_numbers
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import Metrics, Rewards, brief
@@ -308,8 +308,8 @@ def of_episodes(output: PathLike, wanted: Collection[str]) -> Iterator[tuple[str
             yield file, trajectory
 
 
-def leave_out(output: PathLike, episodes: Collection[str]) -> None:
-    """Notes that no step of these episodes is to be trained on, whichever process wrote it.
+def leave_out(output: PathLike, episodes: Collection[str], *, note: str | None = None) -> None:
+    """Notes that no step of these episodes is to be trained on, whichever process wrote it; ``note``: and why.
 
     Steps that are ``superseded``, or not to be trained on already, need no note. Nothing is noted at an address, whose
     objects cannot be added to.
@@ -321,11 +321,21 @@ def leave_out(output: PathLike, episodes: Collection[str]) -> None:
         return
     notes: dict[str, list[dict[str, Any]]] = {}
     for file, one in of_episodes(output, episodes):
-        steps = {step.index: {"trainable": False} for step in one.steps if may_be_trained(step)}
-        if steps:
-            notes.setdefault(file, []).append(checked_note(one.id, {"steps": steps}))
+        if note is not None or any(map(may_be_trained, one.steps)):
+            notes.setdefault(file, []).append(leave_out_note(one, note))
     for file, found in notes.items():
         append_notes(file, found)
+
+
+def leave_out_note(trajectory: Trajectory, why: str | None) -> dict[str, Any]:
+    """The note that no step of a trajectory is to be trained on; ``why``: a key that ``rt.collect``'s notes get.
+
+    Raises:
+        ValueError: without ``why``, it has no such step.
+    """
+    steps = {step.index: {"trainable": False} for step in trajectory.steps if may_be_trained(step)}
+    metadata = None if why is None else {FIELD: {**noted(trajectory), why: True}}
+    return checked_note(trajectory.id, {"steps": steps, "metadata": metadata})
 
 
 def _files(output: PathLike) -> list[str]:

@@ -142,8 +142,8 @@ class Call:
     __slots__ = ("_checked", "_tail", "agent", "attempts", "began", "chunks", "cut", "ended", "endpoint", "eof",
                  "exact_turn", "failure", "faults", "first_byte", "held", "hides", "id", "ids_field", "is_decompressed",
                  "journal_due", "journal_progress", "left_out", "limit", "log", "mark", "on_ids_not_served",
-                 "path_model", "peeks", "profile", "protocol", "refusals", "request", "request_digest",
-                 "request_left_out", "settings", "started", "steps")  # fmt: skip
+                 "path_model", "peeks", "policy_version", "profile", "protocol", "refusals", "request",
+                 "request_digest", "request_left_out", "settings", "started", "steps")  # fmt: skip
 
     def __init__(self, settings: Settings, protocol: str) -> None:
         self.limit = settings.max_call_bytes
@@ -171,6 +171,8 @@ class Call:
         out."""
         self.on_ids_not_served: Callable[[str], None] | None = None
         """Told, when the answer is decoded, that other ids were served than sent."""
+        self.policy_version: str | int | None = None
+        """Version of the weights when it began, by the function that its log has for it; None without one."""
         self.path_model: str | None = None
         """The model in the path of the request, where the body does not name it."""
         self.peeks: Callable[[bytes | None], bool] | None = None
