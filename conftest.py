@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
 _STARTS = re.compile(r"\bimport (subprocess|multiprocessing)\b|\bos\.fork\(|_subprocess\(")
 _STARTERS = (
     "forked", "cli.command", "file.processes", "pytest_agent_copy", "testing.plugin.project",
-    "collection.executor_agents", "collection.screen", "collection.stress.served", "record.kills.target",
+    "collection.executor_agents", "collection.screen", "collection.stress.served", "record.started",
     "process.running", "documentation.reader", "examples.coding_agent.example",
 )  # fmt: skip
 """Modules in `tests` by which tests start processes."""

@@ -301,7 +301,8 @@ def test_clis(session: nox.Session) -> None:
 @task("test-more", "dev")
 def test_more(session: nox.Session) -> None:
     """What `make test` leaves out in its environment: more examples of property tests, more kills, more cases."""
-    pytest(session, "dev", "-m", "hypothesis or amount or more", ROLLOUT_TRACE_AMOUNT="more")
+    # The longest task of `make test-all`: beside others, but at the end alone on all cores.
+    pytest(session, "dev", *workers(2), "-m", "hypothesis or amount or more", ROLLOUT_TRACE_AMOUNT="more")
 
 
 @task("dist", "release")

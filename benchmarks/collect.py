@@ -1,4 +1,4 @@
-"""`acollect` beside the bare agent in an event loop, what a rollout costs by itself, and memory over many.
+"""`acollect` beside the bare agent in an event loop, `rollouts` beside `acollect`, a rollout by itself, and memory.
 
 As a program it runs one workload in a process of its own and prints what it measured:
 ``python -m benchmarks.collect memory 20000``.
@@ -52,6 +52,7 @@ def run(effort: Effort) -> Iterator[Row]:
         for level in levels:
             rollouts = max(level, effort.size(256, 64))
             yield _calls(address, level, effort.repeat(8), rollouts, "at once: the client's CPU is the limit", None)
+    yield _streamed(effort)
     yield from _alone(effort)
     if not effort.quick:
         yield _memory()
@@ -125,6 +126,38 @@ async def _timed(address: str, concurrency: int, rounds: int, rollouts: int) -> 
                 if number:
                     seconds[name].append(time.perf_counter() - began)
     return seconds
+
+
+async def streamed(agent: Any, tasks: list[int], concurrency: int) -> None:
+    """The same with `rollouts`, to a new file."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "rollouts.jsonl")
+        groups = rt.rollouts(agent, tasks, output=output, in_flight=concurrency, progress=False)
+        if len([group async for group in groups]) != len(tasks):
+            raise RuntimeError("a group is missing")
+
+
+def _streamed(effort: Effort) -> Row:
+    """CPU time of rollouts that make calls, as groups and collected, in turns: of the same agent, in one process."""
+    rollouts = effort.size(400, 100)
+    spent: dict[str, list[float]] = {"collected": [], "streamed": []}
+    ways: dict[str, Callable[..., Awaitable[object]]] = {"collected": collected, "streamed": streamed}
+
+    async def timed(address: str) -> None:
+        async with _client(address) as client:
+            agent = agent_of(client)
+            for number in range(effort.repeat(8) + 1):
+                for name in sorted(ways, reverse=bool(number % 2)):
+                    gc.collect()
+                    began = time.process_time()
+                    await ways[name](agent, list(range(rollouts)), 32)
+                    if number:
+                        spent[name].append(time.process_time() - began)
+
+    with delayed_server(0) as address:
+        asyncio.run(timed(address))
+    ratio = ratios(spent["collected"], spent["streamed"])
+    return at_least("`rollouts` beside `acollect`, by CPU time: calls/s", ratio, 0.98, form=".3f", unit="×")
 
 
 def _alone(effort: Effort) -> Iterator[Row]:

@@ -19,9 +19,9 @@ from benchmarks.trajectories import long_agent, single_turns
 from rollout_trace.data.model import new_id
 from rollout_trace.file.encode import encode
 
-WHOLE = {"stats": ["stats"], "ls": ["ls"], "check": ["check"], "validate": ["validate"]}
+WHOLE = {"stats": ["stats"], "ls": ["ls"], "check": ["check"], "check --format": ["check", "--format"]}
 """Commands that read all of a file."""
-FIRST = {"ls": ["ls"], "head": ["head", "-n", "1"], "tail": ["tail", "-n", "1"], "show": ["show"]}
+FIRST = {"ls": ["ls"], "ls --raw": ["ls", "-1", "--raw"], "ls --last": ["ls", "-1", "--last"], "show": ["show"]}
 SPEED = 100
 MEMORY = 200
 AT_ONCE = 0.3

@@ -23,6 +23,10 @@ class FormatError(RolloutTraceError, ValueError):
     """A file does not match the format. The message names file, line, path in the record, expected and found."""
 
 
+class ForkDifference(RolloutTraceError):
+    """An agent that goes on from a recorded step (``rt.fork``) asked something else than was recorded before it."""
+
+
 class WriteError(RolloutTraceError, OSError):
     """Trajectories could not be written; they are in ``lost``, and ``write`` appends them to another file.
 

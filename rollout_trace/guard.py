@@ -205,13 +205,16 @@ def first(key: str) -> bool:
 def warn_once(key: str, message: str) -> None:
     """Logs a warning, the first time that this process gives one with this key."""
     if first(key):
-        warn(message)
+        log(logging.WARNING, printable(message), key)
 
 
-def log(level: int, message: str) -> None:
-    """Logs a message. A handler of the user's may raise: on a thread of the recorder nobody would go on."""
+def log(level: int, message: str, key: str | None = None) -> None:
+    """Logs a message. A handler of the user's may raise: on a thread of the recorder nobody would go on.
+
+    ``key``: that of a message that is logged once, as the ``once`` of the record.
+    """
     try:
-        logger.log(level, "%s", message)
+        logger.log(level, "%s", message, extra={"once": key})
     except Exception:
         pass
 

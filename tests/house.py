@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "rollout_trace"
 
 ROOMS = ("ground", "data", "wire", "file", "record", "clients", "process", "train", "integration", "collection",
-         "importing", "export", "view", "testing", "cli")  # fmt: skip
+         "importing", "export", "trainers", "view", "testing", "cli")  # fmt: skip
 """From the bottom up; a room imports only those before it. ``ground`` are the modules beside the folders."""
 
 FACES = frozenset({"__init__", "__main__", "engines", "frames", "grouping", "installed"})
@@ -32,25 +32,26 @@ DOORS = frozenset(
 ``rollout_trace/__init__.py``."""
 
 BUDGET: dict[str, tuple[int, int]] = {
-    "ground": (1610, 17),
-    "data": (4250, 16),
-    "wire": (11150, 44),
-    "file": (10300, 35),
-    "record": (8600, 28),
+    "ground": (1650, 17),
+    "data": (4400, 17),
+    "wire": (11250, 45),
+    "file": (10550, 35),
+    "record": (8650, 28),
     "clients": (8300, 32),
     "process": (2950, 17),
-    "train": (2850, 12),
+    "train": (3800, 17),
     "integration": (750, 6),
-    "collection": (7300, 35),
-    "importing": (7400, 38),
-    "export": (7950, 46),
-    "view": (9650, 55),
-    "testing": (9150, 43),
-    "cli": (4175, 35),
+    "collection": (8550, 38),
+    "importing": (6900, 31),
+    "export": (7300, 36),
+    "trainers": (200, 3),
+    "view": (8100, 40),
+    "testing": (9600, 45),
+    "cli": (3800, 24),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
-PUBLIC_NAMES = 94
+PUBLIC_NAMES = 67
 """The most names in ``rollout_trace.__all__``."""
 
 PATH_FILES, PATH_CALLS = 64, 910

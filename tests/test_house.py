@@ -181,11 +181,34 @@ OLD_PATHS = {
 """What the documentation has named before, and where."""
 
 
+MOVED = {
+    "clients": "ProbeReport",
+    "collection": "CallTotals CollectSummary Executor Job Outcome PassRate Percentiles Progress",
+    "data": "Attempt ErrorInfo ExactTurn ExtraIssue PolicySpan SamplingMask TokenIssue TopTokens",
+    "file": "MergeReport ScoreReport",
+    "integration": "Integration",
+    "process": "Instrumentation",
+    "record": "Recovered RecoveryReport Stats",
+    "train": "Comparison Drift Finding Group Placeholder RetokenizeReport SequenceOptions SequenceReport Sequences",
+}
+"""Types that were in `rollout_trace.__all__`, by the room whose package has them."""
+
+
 @pytest.mark.parametrize("path", OLD_PATHS)
 def test_documented_paths_still_work(path: str) -> None:
     module = import_module(path)
     for name in OLD_PATHS[path]:
         assert getattr(module, name) is not None, name
+
+
+@pytest.mark.parametrize("room", MOVED)
+def test_types_are_in_the_packages_of_their_rooms_and_where_they_were(room: str) -> None:
+    package = import_module(f"rollout_trace.{room}")
+    assert getattr(rt, room) is package
+    assert set(MOVED[room].split()) <= set(package.__all__)
+    for name in MOVED[room].split():
+        assert name not in rt.__all__
+        assert getattr(rt, name) is getattr(package, name)
 
 
 def test_old_paths_give_the_same_objects() -> None:

@@ -133,13 +133,13 @@ def write_all(
 ) -> Iterator[str]:
     """Writes the data sets into the folder; gives a line for each. What is left out of one is logged."""
     solved = [one for one in rollouts if one.reward == 1.0]
-    count = export.write_turns(folder / turns, rollouts, decode=decode)
+    count = export.write(folder / turns, export.turns.rows(rollouts, decode=decode))
     yield f"{folder / turns}: {count} calls, with ids, logprobs and reward"
-    count = export.write_chat(folder / "sft.jsonl", solved)
+    count = export.write(folder / "sft.jsonl", export.chat.rows(solved))
     yield f"{folder / 'sft.jsonl'}: {count} attempts with reward 1, as messages"
-    count = export.write_trl(folder / "sft-tokens.jsonl", solved)
+    count = export.write(folder / "sft-tokens.jsonl", export.trl.rows(solved))
     yield f"{folder / 'sft-tokens.jsonl'}: {count} attempts with reward 1, as token ids"
-    count = export.write_jsonl(folder / "dpo.jsonl", export.trl_dpo(rollouts))
+    count = export.write(folder / "dpo.jsonl", export.trl_dpo.rows(rollouts))
     yield f"{folder / 'dpo.jsonl'}: {count} pairs, the best attempt at a task over its worst"
 
 

@@ -1,4 +1,4 @@
-"""The command ``rollout-trace``: one module a command, listed in ``commands.py``. Needs the extra ``cli``.
+"""The command ``rollout-trace``: one module a command, listed in ``app.py``. Needs the extra ``cli``.
 
 Public: the command itself, its options, exit codes and what it prints with ``--json``. The modules are internal.
 """

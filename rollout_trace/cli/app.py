@@ -11,9 +11,41 @@ from keyword import iskeyword
 import click
 
 from rollout_trace._version import __version__
-from rollout_trace.cli.commands import COMMANDS
 from rollout_trace.errors import FormatError, RolloutTraceError
 from rollout_trace.guard import describe, printable
+
+COMMANDS = {
+    "annotate": "Note a reward or a label that became known later.",
+    "check": "List what matters for training, or what is wrong with files.",
+    "collect": "Run an agent over tasks and record each run.",
+    "completion": "Print the script that completes commands in a shell.",
+    "convert": "Write trajectories in the format of a trainer or a tool.",
+    "diff": "Show where two trajectories, or two files, differ first.",
+    "filter": "Keep the trajectories for which an expression is true.",
+    "import": "Write what other tools have recorded as trajectories.",
+    "ls": "List trajectories: all, the first, the last, those that come.",
+    "merge": "Write several files as one: notes folded in, doubles dropped.",
+    "mismatch": "Compare a trainer's logprobs with the engine's, and name the cause.",
+    "query": "Say how DuckDB asks files in SQL.",
+    "recover": "Show, or write, what dead processes left in their journals.",
+    "run": "Run a program and record its calls.",
+    "show": "Show a trajectory as a conversation.",
+    "split": "Write a file as several, without tearing a group.",
+    "stats": "Sum up: rewards, tokens, cost, times, findings.",
+    "view": "Look at trajectories on a page in the browser.",
+}
+"""What ``--help`` lists. ``NAME`` is a ``click.Command`` in ``NAME.py`` or ``about.py`` that returns its exit code; a
+name that Python reserves has an underscore behind it there: ``import_``."""
+_ABOUT = ("completion", "run", "--schema", "--versions")
+"""Those in ``about.py``. The last two are options that have options of their own."""
+OLD = {
+    "head": ("ls", "-n", "10"),
+    "schema": ("--schema",),
+    "tail": ("ls", "--last"),
+    "validate": ("check", "--format"),
+    "versions": ("--versions",),
+}
+"""Old commands, and what they are now."""
 
 FOUND, FAILED, INTERRUPTED = 1, 2, 130
 
@@ -25,17 +57,18 @@ class _Commands(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in (*COMMANDS, *_ABOUT):
             return None
-        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command: click.Command = getattr(import_module(f"rollout_trace.cli.{name}"), name)
+        name = cmd_name.lstrip("-") + "_" * iskeyword(cmd_name)
+        module = import_module(f"rollout_trace.cli.{'about' if cmd_name in _ABOUT else name}")
+        command: click.Command = getattr(module, name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+        if name not in (*COMMANDS, *_ABOUT) and not name.startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
             near = get_close_matches(name.lower(), COMMANDS, 1)
@@ -53,6 +86,18 @@ class _Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 fine, 1 something was found, 2 it could not be done.",
 )
+@click.option(
+    "--schema",
+    is_flag=True,
+    expose_value=False,
+    help="Print the JSON Schema of the file format.",
+)
+@click.option(
+    "--versions",
+    is_flag=True,
+    expose_value=False,
+    help="Print the versions for a report of a defect.",
+)
 @click.version_option(__version__, prog_name="rollout-trace", message="%(prog)s %(version)s")
 def _app() -> None:
     """Record rollouts, look at them, check and convert them."""
@@ -62,10 +107,11 @@ def run(args: Sequence[str] | None) -> int:
     """Runs the command and returns its exit code."""
     try:
         if "_ROLLOUT_TRACE_COMPLETE" in os.environ:
-            from rollout_trace.cli.completion import register
+            from rollout_trace.cli.about import register
 
             register()
-        code = _app.main(None if args is None else list(args), prog_name="rollout-trace", standalone_mode=False)
+        given = _renamed(sys.argv[1:] if args is None else list(args))
+        code = _app.main(given, prog_name="rollout-trace", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -88,6 +134,21 @@ def run(args: Sequence[str] | None) -> int:
     except (OSError, RolloutTraceError, ImportError) as error:
         text = describe(error) if isinstance(error, OSError) and error.errno is not None else str(error)
         return _fail(f"Error: {printable(text)}", FAILED)
+
+
+def _renamed(args: list[str]) -> list[str]:
+    """The arguments, with what an old command is now."""
+    if not args or args[0] not in OLD:
+        # The group would take these for options without options of their own.
+        return ["--", *args] if args and args[0] in _ABOUT[2:] else args
+    old, new, rest = args[0], list(OLD[args[0]]), args[1:]
+    if new[0] == "ls":
+        # Both printed lines to a pipe, and with --json.
+        end = rest.index("--") if "--" in rest else len(rest)
+        rest = ["--raw" if one == "--json" else one for one in rest[:end]] + rest[end:]
+        new += [] if sys.stdout.isatty() else ["--raw"]
+    click.echo(f"rollout-trace {old} is an old name of: rollout-trace {' '.join(new)}", err=True)
+    return _renamed([*new, *rest])
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,23 +1,27 @@
-"""``rollout-trace check PATH...``."""
+"""``rollout-trace check PATH...``: what matters for training; with ``--format`` what is wrong with the files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollout_trace.cli.common import json_option, show_problems
-from rollout_trace.cli.reading import Trajectories, trajectories_of
-from rollout_trace.cli.selection import compile_where, where_option
-from rollout_trace.cli.terminal import say
+from rollout_trace.cli.common import Test, json_option, say, show, show_problems, where_option
+from rollout_trace.cli.reading import STDIN, STDIN_NAME, Progress, Trajectories, open_stdin, paths_of
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
-    from rollout_trace.train.check_codes import Grade
+    from typing import BinaryIO
+
+    from rollout_trace.file.validate import Problem, Report
     from rollout_trace.view.findings import Findings, Place
 
 _GRADES = ("fatal", "warning", "info")
+_OF_FINDINGS = ("fail_on", "codes", "vocab_size", "every", "where")
+_OF_FORMAT = ("max_problems", "ignore")
+_NAMES = {"codes": "code", "every": "all"}
+"""Options whose parameter has another name."""
 
 
 def _codes(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> frozenset[str] | None:
@@ -41,30 +45,49 @@ def _codes(context: click.Context, option: click.Parameter, values: tuple[str, .
 @click.option("--vocab-size", type=click.IntRange(min=1), metavar="N", help="Token ids from N on are findings.")
 @click.option("--all", "every", is_flag=True, help="Print each finding, as they are found; with --json a line each.")
 @where_option
+@click.option("--format", "is_format", is_flag=True, help="Check the files against the format instead, line by line.")
+@click.option("--max-problems", type=click.IntRange(min=0), default=100, metavar="N", show_default=True,
+              help="With --format: print the first N.")  # fmt: skip
+@click.option("--ignore", multiple=True, metavar="CODE", help="With --format: leave out a code. Can be repeated.")
 @json_option
-def check(
+@click.pass_context
+def check(ctx: click.Context, /, paths: tuple[str, ...], is_format: bool, as_json: bool, **options: Any) -> int:
+    """Check trajectories before training: what trajectory.check() finds, by code, each with its first places.
+
+    Also found is a rollout that is there twice, which one trajectory does not show. Findings have a grade: fatal (a
+    step, or the trajectory, cannot be trained on), warning, or info. docs/checks.md has all codes.
+
+    With --format the files themselves are checked: schema, tokens, references, media, notes. Each problem is printed
+    with its file, line, place in the record, what was expected and what was found, and the code of the rule.
+
+    PATH is a file, a pattern, a folder, an address, or - for stdin.
+
+    Exit code 1: there is a finding of the grade --fail-on, or of a worse one, or lines could not be read; with
+    --format, problems were found.
+    """
+    for name in _OF_FINDINGS if is_format else _OF_FORMAT:
+        if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            option = f"--{_NAMES.get(name, name).replace('_', '-')}"
+            raise click.UsageError(f"{option} cannot be given {'with' if is_format else 'without'} --format.", ctx)
+    if is_format:
+        return _check_format(paths, options["max_problems"], options["ignore"], as_json=as_json)
+    return _check(paths, **{name: options[name] for name in _OF_FINDINGS}, as_json=as_json)
+
+
+def _check(
     paths: tuple[str, ...],
-    fail_on: str,
+    *,
+    fail_on: Any,
     codes: frozenset[str] | None,
     vocab_size: int | None,
     every: bool,
-    where: str | None,
+    where: Test | None,
     as_json: bool,
 ) -> int:
-    """Check trajectories before training: what trajectory.check() finds, by code, each with its first places.
-
-    Also found is a rollout that is there twice, which one trajectory does not show.
-
-    Findings have a grade: fatal (a step, or the trajectory, cannot be trained on), warning, or info. docs/checks.md has
-    all codes. For what is wrong with the file itself, there is rollout-trace validate. PATH is a file, a pattern, a
-    folder, an address, or - for stdin.
-
-    Exit code 1: there is a finding of the grade --fail-on, or of a worse one, or lines could not be read.
-    """
     from rollout_trace.view.findings import Findings, Repeated, findings_of
 
     found, repeated = Findings(), Repeated()
-    files = trajectories_of(paths, compile_where(where), progress=not every)
+    files = Trajectories(paths, where, progress=not every)
     for one in files:
         places = list(findings_of(one.path, one.number, one.trajectory, codes=codes, vocab_size=vocab_size))
         if codes is None or "repeated_rollout" in codes:
@@ -75,21 +98,13 @@ def check(
     if not every:
         _print_sums(found, files, as_json=as_json)
     show_problems(files.problems, as_json=as_json and not every)
-    has_failed = fail_on != "never" and found.has(_grade(fail_on))
-    return int(has_failed or bool(files.problems))
-
-
-def _grade(text: str) -> Grade:
-    return "fatal" if text == "fatal" else "warning" if text == "warning" else "info"
+    return int((fail_on != "never" and found.has(fail_on)) or bool(files.problems))
 
 
 def _print_each(places: Iterable[Place], *, as_json: bool) -> None:
-    if as_json:
-        from rollout_trace.view.values import ascii_json
+    from rollout_trace.view.values import ascii_json
 
-        say(map(ascii_json, places))
-    else:
-        say(printable(str(place)) for place in places)
+    say(ascii_json(place) if as_json else printable(str(place)) for place in places)
 
 
 def _print_sums(found: Findings, files: Trajectories, *, as_json: bool) -> None:
@@ -98,10 +113,54 @@ def _print_sums(found: Findings, files: Trajectories, *, as_json: bool) -> None:
         return
     from rollout_trace.view.values import ascii_json
 
-    result = {
-        "trajectories": found.trajectories,
-        "with_findings": found.with_findings,
-        "findings": [one.as_dict() for one in found.by_code()],
-        "unreadable": [str(error) for error in files.problems],
-    }
-    say([ascii_json(result)])
+    say([ascii_json({**found.as_dict(), "unreadable": [str(error) for error in files.problems]})])
+
+
+def _check_format(paths: tuple[str, ...], max_problems: int, ignore: tuple[str, ...], *, as_json: bool) -> int:
+    import msgspec
+
+    from rollout_trace.file.validate import RULES, validate
+
+    for code in ignore:
+        if code not in RULES:
+            raise click.UsageError(f"--ignore {code}: there is no such code; there are {', '.join(sorted(RULES))}.")
+    shown: list[Problem] = []
+    count = 0
+
+    def found(problem: Problem) -> None:
+        nonlocal count
+        count += 1
+        if count > max_problems:
+            return
+        if as_json:
+            shown.append(problem)
+        else:
+            click.echo(printable(str(problem)))
+
+    files = [STDIN_NAME if path == STDIN else path for path in paths_of(paths)]
+    with Progress(files) as progress:
+
+        def opened(path: str) -> BinaryIO:
+            return open_stdin() if path == STDIN_NAME else progress.open(path)
+
+        report = validate(files, found, ignore=ignore, open_file=opened, alone=[STDIN_NAME])
+    result = {**msgspec.to_builtins(report), "found": msgspec.to_builtins(shown)} if as_json else {}
+    show(_summary(report, max_problems), result, as_json=as_json)
+    return int(report.problems > 0)
+
+
+def _summary(report: Report, limit: int) -> list[str]:
+    from rollout_trace.file.validate import RULES
+    from rollout_trace.view.numbers import of, trajectories
+
+    what = [of(report.files, "file"), of(report.lines, "line"), trajectories(report.trajectories)]
+    checked = ", ".join([*what, of(report.notes, "note")] if report.notes else what)
+    if not report.problems:
+        return [f"no problems in {checked}"]
+    more = report.problems - limit
+    lines = [f"and {more} more; --max-problems N prints N of them"] if more > 0 else []
+    lines.append(f"{of(report.problems, 'problem')} in {checked}:")
+    width, digits = max(map(len, report.codes)), len(str(max(report.codes.values())))
+    for code, count in report.codes.most_common():
+        lines.append(f"  {count:>{digits}}  {code:<{width}}  {RULES[code].advice}")
+    return lines

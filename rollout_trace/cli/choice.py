@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rollout_trace.cli.reading import STDIN, paths_of, stdin_as_file, trajectories_of
+from rollout_trace.cli.reading import STDIN, Trajectories, paths_of, stdin_as_file
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import has_magic, is_address
 from rollout_trace.file.find import Found, at_position, number_of_lines, of_episode, position_of, with_id
@@ -151,7 +151,7 @@ def _first_of(files: list[str]) -> str | None:
 def _by_condition(
     files: list[str], number: int, where: Callable[[Trajectory], bool] | None, problems: list[Any]
 ) -> Iterator[Choice]:
-    reading = trajectories_of(files, where)
+    reading = Trajectories(files, where)
     for read in islice(reading, number):
         # Bound now: the generator goes on while the choice is in use.
         one = read.trajectory

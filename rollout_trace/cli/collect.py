@@ -187,7 +187,8 @@ def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
 
     plan = session.plan()
     work, settings = plan.work, session.hashes.settings
-    _check_output(work.output)
+    if work.output is not None:
+        _check_output(work.output)
     to_make, kept = sum(1 for _ in plan.jobs()), sum(1 for _ in plan.kept())
     ids = [task.id for task in plan.tasks]
     result = {

@@ -1,23 +1,58 @@
-"""What commands share: the option ``--json``, which files an argument names, and how results are shown."""
+"""What commands share: options, the files that an argument names, and how results are printed."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
 from rollout_trace.guard import printable
 
-F = TypeVar("F", bound="Callable[..., Any]")
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
 
+F = TypeVar("F", bound="Callable[..., Any]")
+Test: TypeAlias = "Callable[[Trajectory], bool]"
+"""Which trajectories are meant. Raises ``ExpressionError`` where it cannot be evaluated, which the command reports."""
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+"""Of files of trajectories."""
 _SHOWN = 20
 
 
 def json_option(command: F) -> F:
     """The option ``--json`` of a command, its parameter ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
+
+
+def compile_expression(text: str) -> Test:
+    """The test that an expression makes.
+
+    Raises:
+        click.UsageError: it is no expression, or has a name that does not exist.
+    """
+    from rollout_trace.view.expression import Expression
+    from rollout_trace.view.expression_values import ExpressionError
+
+    try:
+        return Expression(text)
+    except ExpressionError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def where_option(command: F) -> F:
+    """The option ``--where EXPR`` of a command, its parameter ``where``: a test of trajectories, or None."""
+    return click.option(
+        "--where",
+        metavar="EXPR",
+        callback=lambda context, option, text: None if text is None else compile_expression(text),
+        help="Only trajectories for which EXPR is true, such as: reward > 0.5",
+    )(command)
 
 
 def tokenizer_option(command: F) -> F:
@@ -57,6 +92,65 @@ def files_of(paths: Iterable[str]) -> list[str]:
     return expand_paths(list(paths))
 
 
+def check_new(output: str, *, overwrite: bool, files: Iterable[str] = (), doing: str = "read") -> None:
+    """Checks that an output does not exist, or may be replaced. An empty folder may.
+
+    Args:
+        output: the path of a file or a folder.
+        overwrite: it may exist.
+        files: those that are read; the output is none of them.
+        doing: what is done with them, for the message.
+
+    Raises:
+        click.UsageError: it exists, or it is one of the files.
+    """
+    if not os.path.exists(output):
+        return
+    if any(os.path.exists(path) and os.path.samefile(path, output) for path in files):
+        raise click.UsageError(f"{output} is one of the files to {doing}: give a new name.")
+    is_empty = os.path.isdir(output) and not os.listdir(output)
+    if not overwrite and not is_empty:
+        raise click.UsageError(f"{output} exists already: give a new name, or --overwrite to replace it.")
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def width_of_output() -> int:
+    """Columns of the terminal, or the number in ``COLUMNS``; 80 where neither is known."""
+    return max(20, shutil.get_terminal_size((80, 24)).columns)
+
+
+def is_plain() -> bool:
+    """Whether standard output takes ASCII alone."""
+    try:
+        "█…±".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+def say(lines: Iterable[str]) -> None:
+    """Prints lines that are escaped already, each at once. Characters that the output cannot take become escapes."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    for line in lines:
+        # Not by click, which writes UTF-8 where the terminal has said that it takes ASCII alone.
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+def say_line(data: bytes) -> None:
+    """Prints a line of JSON: to a pipe as it is, to a terminal with unprintable characters as escapes of JSON."""
+    if is_terminal():
+        text = data.decode("utf-8", "replace")
+        say([text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)])
+    else:
+        sys.stdout.buffer.write(data + b"\n")
+
+
 def show(lines: Iterable[str], result: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints the lines, or the result as JSON. Control characters are escaped in both."""
     if as_json:
@@ -66,7 +160,7 @@ def show(lines: Iterable[str], result: Mapping[str, Any], *, as_json: bool) -> N
         click.echo(printable(line))
 
 
-def show_problems(problems: Iterable[object], *, as_json: bool) -> None:
+def show_problems(problems: Iterable[object], *, as_json: bool = False) -> None:
     """Prints what was found wrong to stderr, the first 20; nothing with ``--json``, which has them in the result."""
     if as_json:
         return

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rollout_trace import guard
-from rollout_trace.cli.common import json_option, show, show_problems
-from rollout_trace.cli.reading import STDIN, trajectories_of
-from rollout_trace.cli.selection import compile_where, where_option
+from rollout_trace.cli.common import Test, check_new, json_option, show, show_problems, where_option
+from rollout_trace.cli.reading import Trajectories
 from rollout_trace.errors import ExportError
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ def convert(
     options: tuple[str, ...],
     strict: bool,
     is_list: bool,
-    where: str | None,
+    where: Test | None,
     as_json: bool,
 ) -> int:
     """Write trajectories in the FORMAT of a trainer or a tool.
@@ -81,21 +79,21 @@ class _Given:
     overwrite: bool
     options: tuple[str, ...]
     strict: bool
-    where: str | None
+    where: Test | None
 
 
 def _convert(given: _Given, *, as_json: bool) -> int:
     from rollout_trace.report import ExportReport
-    from rollout_trace.view.format_options import BadOption, parse_options
+    from rollout_trace.view.formats import BadOption, parse_options
 
     try:
         values = dict(parse_options(given.format.name, given.options))
     except BadOption as error:
         raise click.UsageError(str(error)) from error
-    test, report = compile_where(given.where), ExportReport()
+    report = ExportReport()
     media: ReadMedia = "restore" if given.format.media else "keep"
-    found = trajectories_of(given.paths, test, progress=True, media=media)
-    _check_output(given, [path for path in found.paths if path != STDIN])
+    found = Trajectories(given.paths, given.where, progress=True, media=media)
+    check_new(given.output, overwrite=given.overwrite, files=found.paths, doing="convert")
     values |= {"strict": given.strict, "report": report}
     try:
         # What exporters warn of is printed at the end.
@@ -126,19 +124,8 @@ def _convert(given: _Given, *, as_json: bool) -> int:
     return int(bool(found.problems or not written))
 
 
-def _check_output(given: _Given, files: list[str]) -> None:
-    if not os.path.exists(given.output):
-        return
-    if any(os.path.exists(path) and os.path.samefile(path, given.output) for path in files):
-        raise click.UsageError(f"{given.output} is one of the files to convert: give a new name.")
-    is_empty = os.path.isdir(given.output) and not os.listdir(given.output)
-    if not given.overwrite and not is_empty:
-        raise click.UsageError(f"{given.output} exists already: give a new name, or --overwrite to replace it.")
-
-
 def _list(name: str | None, *, as_json: bool) -> int:
-    from rollout_trace.view.format_options import options_of, required_of
-    from rollout_trace.view.formats import FORMATS, OUTPUTS
+    from rollout_trace.view.formats import FORMATS, OUTPUTS, options_of, required_of
 
     result: list[dict[str, Any]] = [
         {

@@ -16,12 +16,12 @@ from rollout_trace.guard import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.difference import TrajectoryDifference
-    from rollout_trace.view.pairs import Pair
+    from rollout_trace.view.difference import Pair, TrajectoryDifference
 
 _LISTED = 50
 """Trajectories that are listed, unless everything is shown."""
+_KINDS = {"equal": "equal", "differing": "differing", "only in a": "only_a", "only in b": "only_b"}
+"""What a pair can be, and its name in JSON."""
 
 
 @click.command()
@@ -116,7 +116,7 @@ def _builtins(found: Any) -> Any:
 
 def _compare_files(a: str, b: str, options: dict[str, Any], *, full: bool, as_json: bool) -> int:
     from rollout_trace.file.find import LineIndex
-    from rollout_trace.view.pairs import pairs_of
+    from rollout_trace.view.difference import pairs_of
 
     if STDIN in (a, b):
         raise click.UsageError("diff does not read from stdin.")
@@ -125,71 +125,58 @@ def _compare_files(a: str, b: str, options: dict[str, Any], *, full: bool, as_js
         pairs = pairs_of(one.lines, two.lines)
         problems = [*one.problems, *two.problems]
         if len(pairs) == 1 and None not in pairs[0] and not as_json and not problems:
-            return _compare_only(pairs[0], options, full=full)
-        code = _list_json(pairs, options) if as_json else _list(pairs, options, full=full)
-        show_problems(problems, as_json=False)
-    return int(bool(code or problems))
-
-
-def _compare_only(pair: Pair, options: dict[str, Any], *, full: bool) -> int:
-    (found, names) = next(_differences([pair], options))
-    assert found is not None
-    _show(found, names, full=full)
-    return int(not found.equal)
+            found, _, names = next(_differences(pairs, options))
+            assert found is not None
+            _show(found, names, full=full)
+            return int(not found.equal)
+        counts = _list_json(pairs, options) if as_json else _list(pairs, options, full=full)
+        show_problems(problems)
+    return int(bool(counts["equal"] != len(pairs) or problems))
 
 
 def _differences(
     pairs: list[Pair], options: dict[str, Any]
-) -> Iterator[tuple[TrajectoryDifference | None, tuple[str, str]]]:
-    """The difference of each pair, None where one is missing, and what both are called: nothing the missing one."""
+) -> Iterator[tuple[TrajectoryDifference | None, str, tuple[str, str]]]:
+    """The difference of each pair, None where one is missing; its kind; what both are called, or nothing."""
     from rollout_trace.view.difference import difference
 
     for one, two in pairs:
         names = ["" if line is None else f"{line.head.name} {line.head.id} ({line.place})" for line in (one, two)]
-        found = None if one is None or two is None else difference(_load(one), _load(two), **options)
-        yield found, (names[0], names[1])
+        found = None if one is None or two is None else difference(one.load(), two.load(), **options)
+        alone = "only in b" if one is None else "only in a"
+        yield found, alone if found is None else "equal" if found.equal else "differing", (names[0], names[1])
 
 
-def _load(line: Any) -> Trajectory:
-    trajectory: Trajectory = line.load()
-    return trajectory
-
-
-def _list(pairs: list[Pair], options: dict[str, Any], *, full: bool) -> int:
-    counts = {"equal": 0, "differing": 0, "only in a": 0, "only in b": 0}
-    listed = 0
-    for found, (a, b) in _differences(pairs, options):
-        kind = ("only in b" if not a else "only in a") if found is None else "equal" if found.equal else "differing"
+def _list(pairs: list[Pair], options: dict[str, Any], *, full: bool) -> dict[str, int]:
+    counts = dict.fromkeys(_KINDS, 0)
+    for found, kind, (a, b) in _differences(pairs, options):
+        listed = sum(counts.values()) - counts["equal"]
         counts[kind] += 1
         if kind == "equal" or (listed >= _LISTED and not full):
             continue
-        listed += 1
         click.echo(printable(f"{kind}: {a or b}" if found is None else f"{a} | {b}"))
         if found is not None:
             click.echo(printable(f"    {found.sentence}"))
-    left = counts["differing"] + counts["only in a"] + counts["only in b"] - listed
-    if left:
+    left = sum(counts.values()) - counts["equal"] - _LISTED
+    if left > 0 and not full:
         click.echo(f"and {left:,} more; --full lists them all")
     click.echo(", ".join(f"{number:,} {name}" for name, number in counts.items()))
-    return int(counts["equal"] != len(pairs))
+    return counts
 
 
-def _list_json(pairs: list[Pair], options: dict[str, Any]) -> int:
+def _list_json(pairs: list[Pair], options: dict[str, Any]) -> dict[str, int]:
     """Prints one object, pair by pair."""
     click.echo('{"pairs": [', nl=False)
-    counts = {"equal": 0, "differing": 0, "only_a": 0, "only_b": 0}
-    before = ""
-    for (found, _), (_, two) in zip(_differences(pairs, options), pairs, strict=True):
-        if found is None:
-            counts["only_a" if two is None else "only_b"] += 1
-            continue
-        counts["equal" if found.equal else "differing"] += 1
-        if not found.equal:
+    counts, before = dict.fromkeys(_KINDS, 0), ""
+    for found, kind, _ in _differences(pairs, options):
+        counts[kind] += 1
+        if found is not None and not found.equal:
             click.echo(f"{before}{json.dumps(_builtins(found))}", nl=False)
             before = ", "
-    only = {
+    end = {
+        "counts": {_KINDS[kind]: number for kind, number in counts.items()},
         "only_a": [one.head.id for one, two in pairs if one is not None and two is None],
         "only_b": [two.head.id for one, two in pairs if two is not None and one is None],
     }
-    click.echo(f'], "counts": {json.dumps(counts)}, {json.dumps(only)[1:]}')
-    return int(counts["equal"] != len(pairs))
+    click.echo(f"], {json.dumps(end)[1:]}")
+    return counts

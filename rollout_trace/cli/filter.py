@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -10,15 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollout_trace.cli.common import json_option, show, show_problems
-from rollout_trace.cli.reading import STDIN, Trajectories, trajectories_of
-from rollout_trace.cli.selection import compile_where
+from rollout_trace.cli.common import compile_expression, is_terminal, json_option, say_line, show, show_problems
+from rollout_trace.cli.reading import STDIN, Trajectories
 from rollout_trace.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.file.copies import NotedLine
 
 
 def _show_fields(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -71,30 +69,30 @@ def filter(
         raise click.UsageError("--json prints an account of what was written: give -o OUT, or --count.")
     if os.path.exists(expression):
         raise click.UsageError(f"first the expression, then files: rollout-trace filter 'reward > 0.5' {expression}")
-    test = compile_where(expression)
-    where = _inverted(test) if invert and test is not None else test
-    found = trajectories_of(paths, where, progress=output is not None or count or not sys.stdout.isatty())
-    kept = _write(found, output, overwrite) if output is not None else _print(found, count)
-    result = {
-        "output": output,
-        "read": found.read,
-        "kept": kept,
-        "unreadable": [str(error) for error in found.problems],
-    }
+    test = compile_expression(expression)
+    found = Trajectories(
+        paths,
+        (lambda trajectory: not test(trajectory)) if invert else test,
+        progress=output is not None or count or not is_terminal(),
+    )
+    if output is not None:
+        kept = _write(found, output, overwrite)
+    elif count:
+        kept = sum(1 for _ in found)
+    else:
+        kept = _print(found)
+    unreadable = [str(error) for error in found.problems]
+    result = {"output": output, "read": found.read, "kept": kept, "unreadable": unreadable}
     if output is not None:
         show([f"{kept} of {found.read} trajectories in {output}"], result, as_json=as_json)
     elif count:
         show([str(kept)], result, as_json=as_json)
-    show_problems(found.problems, as_json=as_json)
-    return int(bool(found.problems or not kept))
-
-
-def _inverted(test: Callable[[Trajectory], bool]) -> Callable[[Trajectory], bool]:
-    return lambda trajectory: not test(trajectory)
+    show_problems(unreadable, as_json=as_json)
+    return int(bool(unreadable or not kept))
 
 
 def _write(found: Trajectories, output: str, overwrite: bool) -> int:
-    from rollout_trace.file.copies import NotedLine, copy_lines
+    from rollout_trace.file.copies import copy_lines
     from rollout_trace.file.merge import check_output, mode_of
     from rollout_trace.file.writer import check_path
 
@@ -102,47 +100,36 @@ def _write(found: Trajectories, output: str, overwrite: bool) -> int:
     try:
         target = Path(check_path(output))
         check_output(target, files, overwrite=overwrite, doing="filter")
-    except FileExistsError as error:
+    except (FileExistsError, ValueError) as error:
         raise click.UsageError(str(error).replace("overwrite=True", "--overwrite")) from error
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     kept = 0
 
     def copy(put: Callable[[NotedLine], None]) -> None:
         nonlocal kept
-        for one in found:
-            try:
-                put(NotedLine(one.path, one.number, one.data, one.note))
-            except FormatError as error:
-                found.damaged(error)
-            else:
-                kept += 1
+        kept = _each(found, put)
 
     copy_lines(target, mode_of(files), copy)
     return kept
 
 
-def _print(found: Trajectories, count: bool) -> int:
-    if count:
-        return sum(1 for _ in found)
-    from rollout_trace.file.copies import NotedLine, self_contained
+def _print(found: Trajectories) -> int:
+    from rollout_trace.file.copies import self_contained
 
-    kept, out, is_terminal = 0, sys.stdout.buffer, sys.stdout.isatty()
-    for one in found:
-        try:
-            line = self_contained(NotedLine(one.path, one.number, one.data, one.note))
-        except FormatError as error:
-            found.damaged(error)
-            continue
-        out.write((_escaped(line) if is_terminal else line) + b"\n")
-        kept += 1
-    out.flush()
+    kept = _each(found, lambda line: say_line(self_contained(line)))
+    sys.stdout.flush()
     return kept
 
 
-def _escaped(line: bytes) -> bytes:
-    """The same JSON, with the characters that would change what a terminal shows as escapes of JSON."""
-    text = line.decode("utf-8", "replace")
-    if text.isprintable():
-        return line
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text).encode()
+def _each(found: Trajectories, put: Callable[[NotedLine], None]) -> int:
+    """Gives the lines, with what was noted of them; the number of those that could be written."""
+    from rollout_trace.file.copies import NotedLine
+
+    kept = 0
+    for one in found:
+        try:
+            put(NotedLine(one.path, one.number, one.data, one.note))
+        except FormatError as error:
+            found.damaged(error)
+        else:
+            kept += 1
+    return kept

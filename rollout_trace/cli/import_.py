@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollout_trace import guard
-from rollout_trace.cli.common import json_option, show, show_problems
+from rollout_trace.cli.common import SUFFIXES, check_new, json_option, show, show_problems
 from rollout_trace.cli.reading import STDIN, STDIN_NAME
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
     from rollout_trace.importing.imported import Imported
     from rollout_trace.importing.sources import Source
-
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
 class _Nothing(Exception):
@@ -67,13 +64,13 @@ def import_(
     paths = arguments if source is None else arguments[1:]
     if not paths:
         raise click.UsageError("name at least one file to import, or - for stdin; --list has the sources.")
-    if output is None or not output.endswith(_SUFFIXES):
+    if output is None or not output.endswith(SUFFIXES):
         found = "-o FILE is missing" if output is None else f"{output} is no name for it"
-        raise click.UsageError(f"{found}: trajectories are written to a file that ends with {', '.join(_SUFFIXES)}.")
+        raise click.UsageError(f"{found}: trajectories are written to a file that ends with {', '.join(SUFFIXES)}.")
     source = source or _detected(paths)
     if score is not None and source.name != "inspect":
         raise click.UsageError(f"--score is of inspect, not of {source.name}.")
-    _check_output(paths, output, overwrite=overwrite)
+    check_new(output, overwrite=overwrite, files=paths, doing="import")
     options = {"on_error": "raise" if strict else "skip", **({} if score is None else {"score": score})}
     return _import(source, paths, output, options, as_json=as_json)
 
@@ -88,15 +85,6 @@ def _detected(paths: Sequence[str]) -> Source:
     if found is None:
         raise click.UsageError(f"it is not certain what these files are of: name the SOURCE first, one of {names}.")
     return SOURCES[found]
-
-
-def _check_output(paths: Sequence[str], output: str, *, overwrite: bool) -> None:
-    if not os.path.exists(output):
-        return
-    if any(os.path.exists(path) and os.path.samefile(path, output) for path in paths):
-        raise click.UsageError(f"{output} is one of the files to import: give a new name.")
-    if not overwrite:
-        raise click.UsageError(f"{output} exists already: give a new name, or --overwrite to replace it.")
 
 
 def _given(paths: Sequence[str]) -> list[Any]:

@@ -3,57 +3,149 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from pathlib import Path
 from shutil import copyfileobj
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from rollout_trace.cli.common import files_of
-from rollout_trace.cli.progress import Progress
-from rollout_trace.file.addresses import open_binary
+from rollout_trace.cli.common import Test, files_of
+from rollout_trace.file.addresses import is_address, open_binary, size_of
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
-from rollout_trace.file.reader import ReadMedia, TrajectoryReader
+from rollout_trace.file.reader import ReadLine, ReadMedia, TrajectoryReader
 
 if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.errors import FormatError
-    from rollout_trace.file.records import NoteRecord
 
 STDIN = "-"
 STDIN_NAME = "stdin"
 """The path of what stdin gives, in messages and results."""
+_AFTER = 1.0
+"""Seconds of work before a progress bar is shown."""
+_EVERY = 0.1
+"""Seconds between its changes."""
 
 
-class Read(NamedTuple):
-    """A trajectory that was read."""
+class Progress:
+    """A bar on stderr of the bytes read. Without files, a terminal, or the package rich, it shows nothing.
 
-    path: str
-    """``stdin`` for what stdin gives."""
-    number: int
-    """Of its line, from 1."""
-    trajectory: Trajectory
-    data: bytes
-    """The line, without its newline and without notes."""
-    note: NoteRecord | None
-    """What was noted of it."""
-    is_whole: bool
-    """False: ``data`` is the part of the line behind damaged compressed bytes."""
+    Args:
+        paths: files that are going to be read.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        given = list(paths)
+        self._is_shown = bool(given) and sys.stderr.isatty()
+        self._total = _total(given) if self._is_shown else None
+        self._done = 0
+        self._next = time.monotonic() + _AFTER
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def open(self, path: str) -> BinaryIO:
+        """Opens a file, whose reading moves the bar."""
+        file = open_binary(path)
+        return _Counted(file, self) if self._is_shown else file  # type: ignore[return-value]
+
+    def add(self, count: int) -> None:
+        """Counts bytes that were read, or read again (a negative number)."""
+        self._done += count
+        now = time.monotonic()
+        if not self._is_shown or now < self._next:
+            return
+        self._next = now + _EVERY
+        if self._bar is None:
+            self._start()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self._done)
+
+    def _start(self) -> None:
+        try:
+            from rich import progress
+            from rich.console import Console
+        except ImportError:
+            self._is_shown = False
+            return
+        columns = (progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn())
+        self._bar = progress.Progress(
+            "{task.description}",
+            *columns,
+            progress.TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+        )
+        self._bar.start()
+        self._bar.add_task("reading", total=self._total)
 
 
-class Trajectories(Iterator[Read]):
-    """Iterates over trajectories, notes applied; returned by ``trajectories_of``. Lines are read lazily."""
+class _Counted(io.RawIOBase):
+    """A file whose reads are counted."""
+
+    def __init__(self, file: BinaryIO, progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._progress.add(len(data))
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        before = self._file.tell()
+        place = self._file.seek(offset, whence)
+        self._progress.add(place - before)
+        return place
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _total(paths: list[str]) -> int | None:
+    """Bytes of the files; None where it is not known."""
+    try:
+        return sum(size_of(path) if is_address(path) else os.stat(path).st_size for path in paths)
+    except (OSError, ImportError, ValueError, TypeError):
+        return None
+
+
+class Trajectories(Iterator[ReadLine]):
+    """The trajectories that arguments name, one at a time, notes applied. Lines are read lazily; those that cannot be
+    read are left out and are in ``problems``: print them at the end with ``show_problems``, and return 1.
+
+    Args:
+        paths: files, folders, patterns, addresses, and ``-`` (stdin).
+        where: which trajectories are given; None: all.
+        progress: show a bar of the bytes read on stderr, where it is a terminal, after a second. For commands that
+            print nothing to a terminal meanwhile.
+        media: ``keep``: leave references to media in their places; ``restore``: read the media too.
+
+    Raises:
+        OSError: there is nothing to read, or it cannot be read.
+        click.UsageError: stdin is named twice, or is a terminal.
+    """
 
     def __init__(
-        self,
-        paths: Iterable[str],
-        where: Callable[[Trajectory], bool] | None,
-        progress: bool,
-        media: ReadMedia,
+        self, paths: Iterable[str], where: Test | None = None, *, progress: bool = False, media: ReadMedia = "keep"
     ) -> None:
         self.paths = paths_of(paths)
         self.read = 0
@@ -77,57 +169,28 @@ class Trajectories(Iterator[Read]):
     def __iter__(self) -> Trajectories:
         return self
 
-    def __next__(self) -> Read:
+    def __next__(self) -> ReadLine:
         return next(self._found)
 
     def close(self) -> None:
         """Closes the files, and removes the progress bar."""
         self._found.close()
 
-    def _read_all(self) -> Generator[Read, None, None]:
+    def _read_all(self) -> Generator[ReadLine, None, None]:
         with self._progress:
             for is_stdin, paths in _runs(self.paths):
                 # Nothing lies beside stdin: references to media stay what they are.
                 reader = TrajectoryReader(paths, "skip", "keep" if is_stdin else self._media)
                 self._readers.append(reader)
-                for line in reader.read_noted_lines(self._open_stdin if is_stdin else self._open):
+                # By where it stands, not by its name: a file can be called `stdin`.
+                for line in reader.read_noted_lines(open_stdin if is_stdin else self._progress.open):
                     self.read += 1
                     if self._where is None or self._where(line.trajectory):
-                        yield Read(line.path, line.number, line.trajectory, line.data, line.note, line.is_whole)
-
-    def _open(self, path: str) -> BinaryIO:
-        return self._progress.counted(open_binary(path), path)
-
-    def _open_stdin(self, path: str) -> BinaryIO:
-        return open_stdin()
-
-
-def trajectories_of(
-    paths: Iterable[str],
-    where: Callable[[Trajectory], bool] | None = None,
-    progress: bool = False,
-    *,
-    media: ReadMedia = "keep",
-) -> Trajectories:
-    """The trajectories that arguments name, one at a time, notes applied. Lines that cannot be read are left out and
-    are in ``.problems``: print them at the end with ``show_problems``, and return 1.
-
-    Args:
-        paths: files, folders, patterns, addresses, and ``-`` (stdin).
-        where: which trajectories are given; None: all.
-        progress: show a bar of the bytes read on stderr, where it is a terminal, after a second. For commands that
-            print nothing to a terminal meanwhile.
-        media: ``keep``: leave references to media in their places; ``restore``: read the media too.
-
-    Raises:
-        OSError: there is nothing to read, or it cannot be read.
-        click.UsageError: stdin is named twice, or is a terminal.
-    """
-    return Trajectories(paths, where, progress, media)
+                        yield line
 
 
 def paths_of(paths: Iterable[str]) -> list[str]:
-    """The files that arguments name, and ``-`` where stdin is one of them. Raises as ``trajectories_of``."""
+    """The files that arguments name, and ``-`` where stdin is one of them. Raises as ``Trajectories``."""
     given = list(paths)
     if given.count(STDIN) > 1:
         raise click.UsageError("- is given twice; stdin can be read once.")
@@ -145,7 +208,7 @@ def stdin_as_file(paths: Iterable[str]) -> Iterator[tuple[list[str], Callable[[s
     """The files that arguments name, for what reads files twice: stdin is copied into a temporary one.
 
     Yields the files, and a function of a message, which has ``stdin`` in place of the temporary file's path. Raises
-    as ``trajectories_of``.
+    as ``Trajectories``.
     """
     files = paths_of(paths)
     if STDIN not in files:
@@ -162,20 +225,11 @@ def stdin_as_file(paths: Iterable[str]) -> Iterator[tuple[list[str], Callable[[s
 
 def _runs(paths: list[str]) -> Iterator[tuple[bool, list[str]]]:
     """The files in their order, in runs between which stdin stands."""
-    run: list[str] = []
-    for path in paths:
-        if path != STDIN:
-            run.append(path)
-            continue
-        if run:
-            yield False, run
-        yield True, [STDIN_NAME]
-        run = []
-    if run:
-        yield False, run
+    for is_stdin, run in groupby(paths, lambda path: path == STDIN):
+        yield is_stdin, [STDIN_NAME] if is_stdin else list(run)
 
 
-def open_stdin() -> BinaryIO:
+def open_stdin(path: str = STDIN) -> BinaryIO:
     """Stdin, as a file that the reader can read: plain text as it comes, compressed bytes from a temporary file."""
     stdin = sys.stdin.buffer
     begin = _first(stdin, 4)

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollout_trace.cli.choice import Choice, choices_of, split_arguments
-from rollout_trace.cli.common import json_option, load_tokenizer_of, show_problems, tokenizer_option
-from rollout_trace.cli.selection import compile_where, where_option
-from rollout_trace.view.options import COLOR_BY, ShowOptions
+from rollout_trace.cli.common import (
+    Test,
+    json_option,
+    load_tokenizer_of,
+    show_problems,
+    tokenizer_option,
+    where_option,
+)
+from rollout_trace.view.styles import COLOR_BY, ShowOptions
 from rollout_trace.view.terminal import NoSuchStep
 
 if TYPE_CHECKING:
@@ -48,7 +54,7 @@ def show(
     full: bool,
     alone: bool,
     number: int | None,
-    where: str | None,
+    where: Test | None,
     tokenizer: str | None,
     theme: Any,
     color: str,
@@ -77,7 +83,7 @@ def show(
         raise click.UsageError("-n N shows the first N trajectories; it cannot be given together with an ID.")
     options = ShowOptions(tokens=tokens, color_by=color_by, full=full, decode=load_tokenizer_of(tokenizer))
     problems: list[object] = []
-    chosen = choices_of(paths, wanted, number=number or 1, where=compile_where(where), problems=problems)
+    chosen = choices_of(paths, wanted, number=number or 1, where=where, problems=problems)
     try:
         if as_json:
             _print_json(chosen, options, step, is_list=number is not None)

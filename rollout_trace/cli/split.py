@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollout_trace.cli.common import json_option, show, show_problems
-from rollout_trace.cli.reading import Read, stdin_as_file, trajectories_of
-from rollout_trace.cli.selection import compile_where, where_option
+from rollout_trace.cli.common import SUFFIXES, Test, json_option, show, show_problems, where_option
+from rollout_trace.cli.reading import Trajectories, stdin_as_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.split import Entry, Part
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_SUFFIXES = (".jsonl.gz", ".jsonl.zst")
 
 
 class _Size(click.ParamType[int]):
@@ -66,7 +64,7 @@ class _Fractions(click.ParamType[list[tuple[str | None, float]]]):
 @where_option
 @json_option
 def split(
-    paths: tuple[str, ...], output: str, overwrite: bool, where: str | None, as_json: bool, seed: int, **how: Any
+    paths: tuple[str, ...], output: str, overwrite: bool, where: Test | None, as_json: bool, seed: int, **how: Any
 ) -> int:
     """Write the trajectories of files to several files in FOLDER.
 
@@ -82,41 +80,34 @@ def split(
     given = {name: value for name, value in how.items() if value is not None}
     if len(given) != 1:
         raise click.UsageError("give one of --by, -n, --size and --fractions.")
-    test = compile_where(where)
     with stdin_as_file(paths) as (found_files, named):
         # Once each: a file that is named twice is not split twice.
         files = list(dict.fromkeys(found_files))
         mode_files = [path for path in files if named(path) == path]
-        entries, found, read = _entries(files, given.get("by"), test)
+        entries, found, read = _entries(files, given.get("by"), where)
         problems = [named(str(error)) for error in found]
         parts = [part for part in _parts(entries, given, seed) if part.entries]
         written = _write(Path(output), files, mode_files, parts, overwrite)
     return _report(written, parts, read, problems, given, output, as_json=as_json)
 
 
-def _entries(
-    files: list[str], by: str | None, where: Callable[[Trajectory], bool] | None
-) -> tuple[list[Entry], list[Exception], int]:
+def _entries(files: list[str], by: str | None, where: Test | None) -> tuple[list[Entry], list[Exception], int]:
     from rollout_trace.file.split import Entry
 
     indices = {path: at for at, path in enumerate(files)}
     entries = []
-    found = trajectories_of(files, where, progress=True)
+    found = Trajectories(files, where, progress=True)
     for one in found:
         run = one.trajectory
-        entries.append(
-            Entry(indices[one.path], one.number, len(one.data), run.id, run.episode_id, run.group_id, _value(one, by))
-        )
+        place = indices[one.path], one.number, len(one.data)
+        entries.append(Entry(*place, run.id, run.episode_id, run.group_id, _value(run, by)))
     return entries, list(found.problems), found.read
 
 
-def _value(one: Read, by: str | None) -> str | None:
-    run = one.trajectory
+def _value(run: Trajectory, by: str | None) -> str | None:
     if by == "task":
         return None if run.task is None else run.task.id
-    if by is None:
-        return None
-    value: str | None = run.group_id if by == "group" else getattr(run, by)
+    value: str | None = None if by is None else run.group_id if by == "group" else getattr(run, by)
     return value
 
 
@@ -128,16 +119,14 @@ def _parts(entries: Sequence[Entry], given: dict[str, Any], seed: int) -> list[P
         return split.by_value(entries, value)
     if name == "count":
         return split.by_number(entries, value)
-    if name == "size":
-        return split.by_size(entries, value)
-    return split.by_fractions(entries, value, seed)
+    return split.by_size(entries, value) if name == "size" else split.by_fractions(entries, value, seed)
 
 
 def _write(folder: Path, files: list[str], mode_files: list[str], parts: list[Part], overwrite: bool) -> list[str]:
     from rollout_trace.file.merge import mode_of
     from rollout_trace.file.split import check_folder, write_parts
 
-    suffix = next((suffix for suffix in _SUFFIXES if files[0].endswith(suffix)), ".jsonl")
+    suffix = next((suffix for suffix in SUFFIXES if files[0].endswith(suffix)), ".jsonl")
     try:
         check_folder(folder, [f"{part.name}{suffix}" for part in parts], overwrite=overwrite)
     except FileExistsError as error:

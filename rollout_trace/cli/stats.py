@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollout_trace.cli.common import json_option, show_problems
-from rollout_trace.cli.reading import Trajectories, stdin_as_file, trajectories_of
-from rollout_trace.cli.selection import compile_where, where_option
-from rollout_trace.cli.terminal import is_plain, say, width_of_output
+from rollout_trace.cli.common import Test, is_plain, json_option, say, show_problems, where_option, width_of_output
+from rollout_trace.cli.reading import Trajectories, stdin_as_file
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.view.counted import NotCounted
-    from rollout_trace.view.statistics import By, Facts, Statistics
+    from rollout_trace.view.statistics import By, Facts
 
 _BY = ("group", "task", "agent", "model", "name", "status")
 
@@ -27,7 +25,7 @@ _BY = ("group", "task", "agent", "model", "name", "status")
 @click.option("--threshold", type=float, default=1.0, show_default=True, help="A run passes with this reward or more.")
 @where_option
 @json_option
-def stats(paths: tuple[str, ...], by: By | None, threshold: float, where: str | None, as_json: bool) -> int:
+def stats(paths: tuple[str, ...], by: By | None, threshold: float, where: Test | None, as_json: bool) -> int:
     """Sum up trajectories: statuses, rewards with their spread, pass@k, tokens, cost, times, rows, drift, findings.
 
     Of lines with one trajectory id the last counts, and of several attempts of rollout-trace collect at one rollout the
@@ -37,63 +35,31 @@ def stats(paths: tuple[str, ...], by: By | None, threshold: float, where: str | 
 
     Exit code 1: lines that could not be read, which are left out.
     """
-    from rollout_trace.view.statistics import Statistics
+    from rollout_trace.view.counted import counted
+    from rollout_trace.view.statistics import Statistics, facts_of
 
-    test = compile_where(where)
     found = Statistics(by, threshold)
+    reading: Trajectories
     with stdin_as_file(paths) as (places, named):
-        files = _Files(places, test, named)
+
+        def read() -> Iterator[Trajectory]:
+            nonlocal reading
+            reading = Trajectories(places, where, progress=True)
+            return (one.trajectory for one in reading)
 
         def start(left: NotCounted) -> Callable[[Facts], object]:
             nonlocal found
             found = Statistics(by, threshold, left.families)
             return found.add
 
-        left = _count(files, start)
-    _show(found, left, files, as_json=as_json)
-    return int(bool(files.problems))
-
-
-def _count(files: _Files, start: Callable[[NotCounted], Callable[[Facts], object]]) -> NotCounted:
-    from rollout_trace.view.counted import counted
-    from rollout_trace.view.statistics import facts_of
-
-    return counted(files.read, facts_of, start)
-
-
-def _show(found: Statistics, left: NotCounted, files: _Files, *, as_json: bool) -> None:
+        left = counted(read, facts_of, start)
+        problems = [named(str(error)) for error in reading.problems]
     if as_json:
         not_counted = {"earlier_attempts": len(left.attempts), "doubles": len(left.doubles)}
-        say([json.dumps({**found.as_dict(), "not_counted": not_counted, "unreadable": files.problems})])
-        return
-    from rollout_trace.view.statistics_text import lines_of
+        say([json.dumps({**found.as_dict(), "not_counted": not_counted, "unreadable": problems})])
+    else:
+        from rollout_trace.view.statistics_text import lines_of
 
-    say(lines_of(found, left, width_of_output(), plain=is_plain()))
-    show_problems(files.problems, as_json=as_json)
-
-
-class _Files:
-    """The files of the command, which may be read twice.
-
-    Args:
-        paths: of them; ``where``: which trajectories are read.
-        named: gives a message as it is shown.
-    """
-
-    def __init__(
-        self, paths: list[str], where: Callable[[Trajectory], bool] | None, named: Callable[[str], str]
-    ) -> None:
-        self._paths = paths
-        self._where = where
-        self._named = named
-        self._reading: Trajectories | None = None
-
-    @property
-    def problems(self) -> list[str]:
-        """What could not be read, the last time."""
-        return [] if self._reading is None else [self._named(str(error)) for error in self._reading.problems]
-
-    def read(self) -> Iterator[Trajectory]:
-        """The trajectories, from the beginning."""
-        self._reading = trajectories_of(self._paths, self._where, progress=True)
-        return (one.trajectory for one in self._reading)
+        say(lines_of(found, left, width_of_output(), plain=is_plain()))
+    show_problems(problems, as_json=as_json)
+    return int(bool(problems))

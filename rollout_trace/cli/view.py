@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollout_trace.cli.common import json_option, load_tokenizer_of, show, show_problems, tokenizer_option
-from rollout_trace.cli.reading import trajectories_of
-from rollout_trace.cli.selection import compile_where, where_option
+from rollout_trace.cli.common import (
+    Test,
+    check_new,
+    json_option,
+    load_tokenizer_of,
+    show,
+    show_problems,
+    tokenizer_option,
+    where_option,
+)
+from rollout_trace.cli.reading import Trajectories
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
@@ -47,7 +55,7 @@ def view(
     cache: str | None,
     no_cache: bool,
     html: str | None,
-    where: str | None,
+    where: Test | None,
     number: int | None,
     overwrite: bool,
     as_json: bool,
@@ -88,7 +96,7 @@ def view(
 def _write(
     paths: tuple[str, ...],
     out: str,
-    where: str | None,
+    where: Test | None,
     number: int,
     tokenizer: str | None,
     *,
@@ -99,10 +107,9 @@ def _write(
 
     if os.path.isdir(out):
         raise click.UsageError(f"{out} is a folder: give the name of a file.")
-    if os.path.exists(out) and not overwrite:
-        raise click.UsageError(f"{out} exists: give another name, or --overwrite.")
+    check_new(out, overwrite=overwrite)
     decode = load_tokenizer_of(tokenizer)
-    found = trajectories_of(paths, compile_where(where), progress=True)
+    found = Trajectories(paths, where, progress=True)
     first = ((one.path, one.trajectory) for one in islice(found, number))
     written = write_static(out, first, title=_title(paths), decode=decode, tokenizer=tokenizer)
     left_out = next(found, None) is not None

@@ -127,11 +127,11 @@ def collect(
         seed: each rollout gets ``seed + index``, the same for all tasks; it is recorded, and is the agent's to use.
         resume: False: refuses an output that holds anything.
         progress: None: a bar on a terminal (with the package rich), else lines now and then; False: nothing, no summary
-            either; a function is called with each ``rt.Progress``. Beside the output, ``status.json`` has it in each
-            case.
+            either; a function is called with each ``rt.collection.Progress``. Beside the output, ``status.json`` has
+            it in each case.
         executor: where rollouts are made: ``"local"``, ``"process"`` (``rt.ProcessExecutor``), ``"ray"``
             (``rt.RayExecutor``), a mapping of one of these as ``kind`` and the arguments of its class, or any object
-            with the two methods of ``rt.Executor``.
+            with the two methods of ``rt.collection.Executor``.
         name: of the trajectories; the agent's own by default. Rollouts of different names are different rollouts: give
             one for each model or variant that goes to the same output. The ids of groups begin with it then.
         instrument: records every client of the process, as ``rt.instrument()``; False: those that are wrapped.

@@ -108,6 +108,8 @@ class Facts:
     reward: float | None
     rewards: Mapping[str, float] | None
     group: str | None
+    policy_version: str | int | None = None
+    """Version of the weights when it began; None where none is known."""
     error: ErrorInfo | None
     reward_errors: tuple[str, ...]
     """Why rewards are missing: the name of each function that failed, with its exception."""
@@ -122,6 +124,10 @@ class Facts:
     steps: int
     """Of the agent, sub-agents included."""
     steps_with_ids: int
+    turns: int = 0
+    """Steps that were to be sent as the ids of earlier ones."""
+    exact_turns: int = 0
+    """Of these, those that were."""
     without_ids: Counter[str]
     """Steps without completion ids, by the reason."""
     drift: int
@@ -139,6 +145,7 @@ def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
     usage, reward_usage = CallTotals(), CallTotals()
     latencies, first_tokens = array("f"), array("f")
     with_ids, without_ids, steps, drifts = 0, Counter[str](), 0, 0
+    turns = exact = 0
     for one in episode:
         if one.id in of_reward:
             for call in costs.calls_of(one.steps):
@@ -152,6 +159,8 @@ def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
                 first_tokens.extend([] if first is None else [first])
         for step in one.steps:
             steps += 1
+            if step.exact_turn is not None:
+                turns, exact = turns + 1, exact + step.exact_turn.is_exact
             if shared(step, "completion_token_ids") is not None:
                 with_ids += 1
             else:
@@ -166,6 +175,7 @@ def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
         reward=own.reward,
         rewards=own.rewards,
         group=own.group_id,
+        policy_version=episodes.noted(own).get("policy_version"),
         error=own.error,
         reward_errors=_reward_errors(metadata.get("reward_errors")),
         usage=usage,
@@ -174,6 +184,8 @@ def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
         first_tokens=first_tokens,
         steps=steps,
         steps_with_ids=with_ids,
+        turns=turns,
+        exact_turns=exact,
         without_ids=without_ids,
         drift=drifts,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,6 +100,10 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
+_EVERY = 0.2
+"""Seconds between two writes of groups that were handed over."""
+
+
 class History:
     """The history at a place. Where it cannot be read or written, a warning is logged, and the run goes on.
 
@@ -112,6 +117,10 @@ class History:
         self._hashes: Hashes | None = None
         self._header = b""
         """To be written into the object of this run, at an address."""
+        self._taken = b""
+        """Lines of groups that wait to be written."""
+        self._due = 0.0
+        """When they are, in ``time.monotonic`` seconds."""
         self._run_id = ""
 
     def begin(self, hashes: Hashes, *, run_id: str | None = None) -> list[str]:
@@ -128,6 +137,28 @@ class History:
         self._write({"kind": "header", "at": self._started, "hashes": hashes.as_json()})
         return sentences(last, hashes)
 
+    def taken(self, group: str) -> None:
+        """Notes that a group of ``rt.rollouts`` was handed over; several together, at an address at the end."""
+        self._taken += _line({"kind": "group", "group": group, "at": _now()})
+        if time.monotonic() >= self._due and not is_address(self._place):
+            self._write(None)
+
+    def given(self) -> frozenset[str]:
+        """The ids of the groups that were handed over."""
+        try:
+            lines = _lines(self._place)
+        except (OSError, ValueError, ImportError):  # None yet; or `begin` says what is wrong.
+            return frozenset()
+        found = set()
+        for line in lines:
+            if b'"group"' in line:
+                try:
+                    record = json.loads(line)
+                    found.add(str(record["group"]))
+                except (ValueError, KeyError, TypeError):  # Cut by a kill.
+                    continue
+        return frozenset(found)
+
     def end(self, summary: CollectSummary, *, config: Mapping[str, Any] | None = None) -> None:
         """Adds the line of a run that has ended; none where no model was called.
 
@@ -136,6 +167,7 @@ class History:
             config: its settings; by default those that were hashed.
         """
         if not summary.usage.calls + summary.reward_usage.calls:
+            self._write(None)
             return
         hashes = self._hashes
         if config is None and hashes is not None:
@@ -154,10 +186,13 @@ class History:
             }
         )
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, Any] | None) -> None:
+        """Adds a record, if one is given, behind the lines of groups."""
+        if record is None and not self._taken:
+            return
         try:
-            clean = change_value({"schema": HISTORY_SCHEMA, **record}, "history", credentials.change)
-            line = json.dumps(clean, separators=(",", ":")).encode() + b"\n"
+            line = self._taken + (b"" if record is None else _line(record))
+            self._taken, self._due = b"", time.monotonic() + _EVERY
             if not is_address(self._place):
                 _append(Path(self._place), line)
                 return
@@ -173,6 +208,11 @@ class History:
                 f"history-written:{self._place}",
                 f"the history {shown(self._place)} could not be written: {guard.describe(cause)}; the run goes on.",
             )
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    clean = change_value({"schema": HISTORY_SCHEMA, **record}, "history", credentials.change)
+    return json.dumps(clean, separators=(",", ":")).encode() + b"\n"
 
 
 def changes(place: str | os.PathLike[str], hashes: Hashes) -> list[str]:

@@ -29,6 +29,8 @@ class TaskItem:
     """What the agent is called with: the task as the user gave it."""
     digest: str
     """Of its content: 12 hexadecimal digits of a SHA-256."""
+    round: int = 1
+    """Of a stream of tasks in which one may come again: how often it has come, this time included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.rewards import Rewards
     from rollout_trace.data.model import ErrorInfo
+    from rollout_trace.data.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +29,8 @@ class Work:
     agent: Agent
     rewards: Rewards | None
     retries: RetryPolicy
-    output: str
-    """An absolute path or an address."""
+    output: str | None
+    """An absolute path or an address; None: nothing is written to a file."""
     recording: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``rt.recording``."""
     instrument: bool = True
@@ -44,11 +45,13 @@ class Work:
     """Folder of what agents leave; one folder a rollout is made in it, on use."""
     logs: str | None = None
     """Folder of the log files, one a rollout; None for none."""
+    hands_over: bool = False
+    """Whether each outcome of another process brings its trajectories along."""
 
     @property
     def shown_output(self) -> str:
         """The output for people and for other files: without the user and password that an address may have."""
-        return shown(self.output)
+        return "no file" if self.output is None else shown(self.output)
 
     def finish(self) -> None:
         """Completes what this process wrote in the run, and closes its output. Does nothing where it made no rollout.
@@ -80,6 +83,8 @@ class Job:
     """From 1."""
     retry_of: str | None = None
     """Id of the trajectory of the attempt before."""
+    policy_version: str | int | None = None
+    """Version of the weights when the attempt began; None where none was given."""
     failures: int = 0
     """Attempts before it in this run of ``collect`` that are tried again: what ``retries`` counts."""
 
@@ -91,7 +96,8 @@ class Job:
     @property
     def group(self) -> str:
         """Id of the group of the trajectory."""
-        return f"{self.work.name}/{self.task.id}" if self.work.groups_by_name else self.task.id
+        group = f"{self.work.name}/{self.task.id}" if self.work.groups_by_name else self.task.id
+        return group if self.task.round == 1 else f"{group}#{self.task.round}"
 
     def run(self) -> Outcome:
         """Runs the agent in this process, and returns when the trajectory is in the output.
@@ -141,6 +147,8 @@ class Outcome:
     """From the begin of the attempt to its end, without the reward."""
     facts: Facts | None = None
     """What its trajectories hold, once they are written; None before."""
+    trajectories: Sequence[Trajectory] = ()
+    """Its trajectories, where another process made them and they are asked for."""
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +19,14 @@ _held: set[int] = set()
 """Descriptors of the locked files of this process."""
 
 
-def beside(output: str, name: str) -> Path:
+def beside(output: str | None, name: str) -> Path:
     """The local path of what belongs to an output: ``runs/x.history.jsonl`` for ``runs/x.jsonl``, else in its folder.
 
-    What belongs to an address is in a folder of the current one that is named after it.
+    What belongs to an address is in a folder of the current one that is named after it; without an output, in one of
+    this process for temporary files.
     """
+    if output is None:
+        return Path(tempfile.gettempdir(), f"rollouts-{os.getpid()}", name)
     if is_address(output):
         return Path("rollouts-" + shown(output).partition("://")[2].strip("/").replace("/", "-"), name)
     if is_folder_target(output):
@@ -40,13 +44,16 @@ def history(output: str) -> str | Path:
 
 
 @contextmanager
-def claimed(output: str) -> Iterator[None]:
+def claimed(output: str | None) -> Iterator[None]:
     """Keeps other runs, of this process and of others on this machine, from writing to an output in this block.
 
     Raises:
         BlockingIOError: another one writes to it.
         OSError: nothing can be written there.
     """
+    if output is None:
+        yield
+        return
     path = beside(output, LOCK if is_folder_target(output) else "collect.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     file = _lock(path)

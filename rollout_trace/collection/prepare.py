@@ -7,9 +7,9 @@ import functools
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollout_trace.collection import places
 from rollout_trace.collection.agents import Agent, agent_of
@@ -21,7 +21,10 @@ from rollout_trace.collection.resume import Plan
 from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.session import Session
 from rollout_trace.collection.settings import GROUPS, SETTINGS, executor_of, ungrouped
-from rollout_trace.collection.tasks import load_tasks
+from rollout_trace.collection.stream import Order, Stream
+from rollout_trace.collection.tasks import load_tasks, task_stream
+from rollout_trace.collection.versions import Versions
+from rollout_trace.collection.worker import NOWHERE
 from rollout_trace.data.model import new_id
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import absolute, file_system, is_address, is_folder_target
@@ -35,8 +38,18 @@ _OF_ROLLOUTS = ("engine", "instrument", "recording", "reward", "reward_timeout",
 """The settings that make rollouts what they are."""
 
 
-def prepare(given: Mapping[str, Any]) -> Session:
+class Streamed(NamedTuple):
+    """What ``rt.rollouts`` takes beside the arguments of ``rt.collect``, checked."""
+
+    order: Order
+    versions: Versions
+    log: Callable[[dict[str, float]], object] | None = None
+
+
+def prepare(given: Mapping[str, Any], streamed: Streamed | None = None) -> Session:
     """Checks the arguments of ``rt.collect``, of which it needs agent, tasks and output. Makes and writes nothing.
+
+    ``streamed``: the rollouts are those of a stream; the output may be None then.
 
     Raises:
         TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
@@ -44,20 +57,34 @@ def prepare(given: Mapping[str, Any]) -> Session:
     leave_if_preparing()
     called = {GROUPS[group][key]: f"{key!r} of {group}" for group, value in given.items()
               if group in GROUPS and isinstance(value, Mapping) for key in value if key in GROUPS[group]}  # fmt: skip
-    given = ungrouped(given)
+    given = ungrouped(given, "collect" if streamed is None else "rollouts")
+    if streamed is not None:
+        called["concurrency"] = "in_flight"
     agent: Agent = agent_of(given["agent"])
     value = {
         name: one.check(given[name], called.get(name, name)) for name, one in SETTINGS.items() if one.check is not None
     }
-    output = _output(given["output"], given["tasks"])
-    recording(output, **value["recording"])  # Opens nothing.
+    output = None if streamed is not None and given["output"] is None else _output(given["output"], given["tasks"])
+    recording(NOWHERE if output is None else output, **value["recording"])  # Opens nothing.
     rewards = rewards_of(given["reward"], value["reward_timeout"])
     if rewards is not None:
         rewards.check()
     most_failures = value["max_consecutive_failures"]
     if most_failures is None:
         most_failures = max(_FAILURES, 2 * value["concurrency"])
-    tasks = load_tasks(given["tasks"], limit=value["limit"], task_ids=given["task_ids"])
+    wanted = {"limit": value["limit"], "task_ids": given["task_ids"]}
+    stream, tasks = None, []
+    if streamed is None:
+        tasks = load_tasks(given["tasks"], **wanted)
+    else:
+        coming, size = task_stream(given["tasks"], **wanted)
+        stream = Stream(
+            tasks=coming,
+            size=size,
+            in_flight=value["concurrency"],
+            order=streamed.order,
+            versions=streamed.versions,
+        )
     name = agent.name if value["name"] is None else value["name"]
     work = Work(
         run_id=new_id(),
@@ -73,6 +100,7 @@ def prepare(given: Mapping[str, Any]) -> Session:
         groups_by_name=value["name"] is not None,
         artifacts=str(places.beside(output, "artifacts").absolute()),
         logs=_logs(value["logs"], output),
+        hands_over=streamed is not None,
     )
     return Session(
         asked=Plan(
@@ -88,6 +116,8 @@ def prepare(given: Mapping[str, Any]) -> Session:
         progress=given["progress"],
         executor=_executor(given["executor"], value["concurrency"]),
         hashes=hashes_of(agent, tasks, {"name": name, **{one: _as_json(given[one]) for one in _OF_ROLLOUTS}}),
+        stream=stream,
+        log=None if streamed is None else streamed.log,
     )
 
 
@@ -113,7 +143,7 @@ def _is_same_file(one: str | os.PathLike[str], other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _logs(given: bool | str, output: str) -> str | None:
+def _logs(given: bool | str, output: str | None) -> str | None:
     if given is False:
         return None
     return str((places.beside(output, "logs") if given is True else Path(given)).absolute())

@@ -13,6 +13,7 @@ from rollout_trace._field_docs import document_fields
 
 if TYPE_CHECKING:
     from rollout_trace.collection.job import Outcome
+    from rollout_trace.collection.stream import Stream
     from rollout_trace.collection.summary import CollectSummary
     from rollout_trace.collection.tally import Tally
     from rollout_trace.data.model import Cost
@@ -68,6 +69,16 @@ class Progress:
     """Of all rollouts that have one, earlier ones included."""
     n_scored: int = 0
     """Rollouts that have a reward, earlier ones included."""
+    exact_turns: float | None = None
+    """Share of the steps with exact turns that were sent as ids, from 0 to 1; None where none was to be sent so."""
+    taken: int = 0
+    """Of ``rt.rollouts``: groups that were handed over."""
+    ready: int = 0
+    """Of ``rt.rollouts``: complete groups that wait to be taken."""
+    stale: int = 0
+    """Of ``rt.rollouts``: rollouts that were older than ``max_lag`` allows when they could have been handed over."""
+    dropped: int = 0
+    """Of ``rt.rollouts``: groups that were given up, since rollouts of theirs were too old again and again."""
     cost: Cost | None = None
     """Sum of what is known."""
     elapsed: float = 0.0
@@ -107,6 +118,7 @@ class Monitor:
         concurrency: rollouts at the same time.
         output: of the run.
         run_id: of the run.
+        stream: whose groups are handed over; None: there is none.
         clock: seconds, of any origin.
     """
 
@@ -117,11 +129,13 @@ class Monitor:
         concurrency: int,
         output: str,
         run_id: str,
+        stream: Stream | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state: State = "running"
         """Set by the runner."""
         self._tally = tally
+        self._stream = stream
         self._output = output
         self._run_id = run_id
         self._clock = clock
@@ -140,7 +154,7 @@ class Monitor:
 
     def progress(self, running: int) -> Progress:
         """How far the run is now, with so many rollouts running."""
-        tally, now = self._tally, self._clock()
+        tally, stream, now = self._tally, self._stream, self._clock()
         self._rate.add(now, tally.ended, tally.output_tokens)
         return Progress(
             run_id=self._run_id,
@@ -161,6 +175,11 @@ class Monitor:
             tokens_per_second=self._rate.tokens(),
             mean_reward=tally.mean_reward,
             n_scored=tally.n_scored,
+            exact_turns=tally.exact_turns / tally.turns if tally.turns else None,
+            taken=0 if stream is None else stream.taken,
+            ready=0 if stream is None else stream.ready,
+            stale=0 if stream is None else stream.stale,
+            dropped=0 if stream is None else stream.dropped,
             cost=tally.cost,
             elapsed=now - self._began,
             eta=self._eta(),
@@ -171,7 +190,8 @@ class Monitor:
         left = self._tally.planned - self._tally.earlier - self._tally.ended
         if left <= 0 or self.state == "ended":
             return 0.0 if left <= 0 else None
-        rate = self._rate.rollouts() if self.state == "running" else None
+        is_endless = self._stream is not None and self._stream.size is None
+        rate = self._rate.rollouts() if self.state == "running" and not is_endless else None
         return None if rate is None else left / rate
 
 

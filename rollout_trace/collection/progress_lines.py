@@ -100,10 +100,16 @@ def _second(progress: Progress) -> list[Piece]:
         text = f"{number:,} failed"
         named = [f"{text} ({kinds(progress.failures, shown)})" for shown in (_SHOWN_KINDS, 1) if progress.failures]
         found.append(Piece(named[0] if named else text, 1, "red", (*named[1:], text)))
+    if progress.ready:
+        found.append(Piece(f"{progress.ready:,} ready", 3))
+    if progress.stale:
+        found.append(Piece(f"{progress.stale:,} stale", 2, "yellow"))
     if progress.left_behind:
         found.append(Piece(f"{progress.left_behind:,} left behind", 5, "yellow"))
     if progress.retried:
         found.append(Piece(f"{progress.retried:,} retried", 9))
+    if progress.exact_turns is not None:
+        found.append(Piece(f"{100 * progress.exact_turns:.0f}% exact turns", 8))
     if progress.mean_reward is not None:
         found.append(Piece(f"reward {progress.mean_reward:.3g}", 4))
     if progress.reward_failures:
@@ -159,7 +165,8 @@ class Lines(Reporter):
 
     def begin(self, progress: Progress) -> None:
         self._tenth = _tenth(progress)
-        self.note(f"{progress.planned:,} rollouts, to {progress.output}")
+        number = f"{progress.planned:,} " if progress.planned else ""
+        self.note(f"{number}rollouts, to {progress.output}")
 
     def update(self, progress: Progress) -> None:
         self._note_failure(progress)

@@ -163,7 +163,7 @@ class RayExecutor:
 
     def _warn_of_local_output(self, work: Work) -> None:
         nodes = sum(bool(node.get("Alive")) for node in self._ray.nodes())
-        if nodes > 1 and "://" not in work.output:
+        if nodes > 1 and work.output is not None and "://" not in work.output:
             guard.warn(
                 f"the cluster has {nodes} nodes, and the output is the path {work.output}: each node writes to its own "
                 "disk, unless that is a folder that all of them mount. Give an address, such as s3://bucket/runs."

@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import orjson
 
@@ -27,6 +27,9 @@ from rollout_trace.file.addresses import replacing
 
 if TYPE_CHECKING:
     from rollout_trace.collection.summary import CollectSummary
+    from rollout_trace.train.groups import Group
+
+T = TypeVar("T")
 
 SCHEMA = "rollout-trace-status/1"
 EVERY = 1.0
@@ -57,23 +60,55 @@ class Reporters(Reporter):
         guard.run_all("progress", *(partial(getattr(one, what), *arguments) for one in self._every))
 
 
+class Told(Generic[T]):
+    """Calls a function of the user's, unless it is None. Once it has raised it is not called again.
+
+    Args:
+        function: of the user's.
+        name: of the argument that it was given as.
+    """
+
+    def __init__(self, function: Callable[[T], object] | None, name: str) -> None:
+        self._function = function
+        self._name = name
+
+    def tell(self, what: Callable[[], T]) -> None:
+        """Calls it with what a function returns."""
+        if self._function is None:
+            return
+        try:
+            self._function(what())
+        except Exception as error:
+            self._function = None
+            guard.warn(f"the function given as {self._name}= raised {guard.describe(error)}; it is not called again")
+
+
+def figures_of(progress: Progress, group: Group) -> dict[str, float]:
+    """The figures of a stream when a group was handed over; what is not known is not among them."""
+    figures = {
+        "groups": progress.taken,
+        "ready": progress.ready,
+        "in_flight": progress.running,
+        "stale": progress.stale,
+        "dropped": progress.dropped,
+        "reward": group.mean,
+        "tokens_per_second": progress.tokens_per_second,
+        "exact_turns": progress.exact_turns,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
+
+
 class Callback(Reporter):
     """Calls a function of the user's with each progress. Once it has raised it is not called again."""
 
     def __init__(self, function: Callable[[Progress], object]) -> None:
-        self._function: Callable[[Progress], object] | None = function
+        self._told = Told(function, "progress")
 
     def begin(self, progress: Progress) -> None:
         self.update(progress)
 
     def update(self, progress: Progress) -> None:
-        if self._function is None:
-            return
-        try:
-            self._function(progress)
-        except Exception as error:
-            self._function = None
-            guard.warn(f"the function given as progress= raised {guard.describe(error)}; it is not called again")
+        self._told.tell(lambda: progress)
 
     def end(self, progress: Progress, summary: CollectSummary) -> None:
         self.update(progress)

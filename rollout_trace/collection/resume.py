@@ -182,15 +182,24 @@ class Plan:
     def jobs(self) -> Iterator[Job]:
         """The first attempt at each rollout that is to be made, the samples of a task one after the other."""
         for task, key in self._keys():
-            if not self.earlier.is_done(key, retry_failed=self.retry_failed):
-                seed = None if self.seed is None else self.seed + key.index
-                job, before = Job(work=self.work, task=task, index=key.index, seed=seed), self.earlier.latest.get(key)
-                yield job if before is None else after(job, before.attempt, before.trajectory_id)
+            if not self.is_done(key):
+                yield self.job(task, key.index)
+
+    def job(self, task: TaskItem, index: int) -> Job:
+        """The first attempt at a rollout in this run."""
+        seed = None if self.seed is None else self.seed + index
+        job = Job(work=self.work, task=task, index=index, seed=seed)
+        before = self.earlier.latest.get(job.key)
+        return job if before is None else after(job, before.attempt, before.trajectory_id)
+
+    def is_done(self, key: Key) -> bool:
+        """Whether the output holds a rollout that is not to be made again."""
+        return self.earlier.is_done(key, retry_failed=self.retry_failed)
 
     def kept(self) -> Iterator[Facts]:
         """The facts of the rollouts that are not made again."""
         for _, key in self._keys():
-            if self.earlier.is_done(key, retry_failed=self.retry_failed):
+            if self.is_done(key):
                 yield self.earlier.latest[key]
 
     def _keys(self) -> Iterator[tuple[TaskItem, Key]]:
@@ -212,7 +221,9 @@ def found_in(plan: Plan) -> list[str]:
     changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]
     texts = [
         f"{kept} of {plan.size} rollouts are in {plan.work.shown_output} already" if kept else "",
-        f"{failed} of these failed or timed out, and are kept; retry_failed makes them again" if failed else "",
+        f'{failed} of these failed or timed out, and are kept; retries={{"failed": True}} makes them again'
+        if failed
+        else "",
         f"{found.recovered} trajectories that a dead process left were written from its journal"
         if found.recovered
         else "",

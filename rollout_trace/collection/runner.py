@@ -6,18 +6,17 @@ import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, WorkerLost
 from rollout_trace.collection.resume import Plan, after
-from rollout_trace.collection.serving import LocalExecutor
 from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.data.model import error_info
 
 if TYPE_CHECKING:
     from rollout_trace.collection.job import Executor
-    from rollout_trace.collection.progress import Monitor
+    from rollout_trace.collection.progress import Monitor, Progress
     from rollout_trace.collection.reporters import Reporters
     from rollout_trace.collection.tally import Tally
 
@@ -27,39 +26,80 @@ LOSSES = 3
 """How often a rollout is made again whose worker was lost."""
 
 
+class Source(Protocol):
+    """Says which rollouts are made, and is told what comes of them."""
+
+    async def next(self) -> Job | None:
+        """The next one, when it may begin; None where there is none any more."""
+
+    def begun(self, job: Job) -> Job:
+        """Called before each attempt; the job that is made."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Called with the outcome of each last attempt."""
+
+    def stop(self) -> None:
+        """No further rollout is begun."""
+
+
+class Jobs:
+    """The jobs of an iterator, each as soon as there is a place for it."""
+
+    def __init__(self, jobs: Iterator[Job]) -> None:
+        self._jobs = jobs
+
+    async def next(self) -> Job | None:
+        """The next job."""
+        return next(self._jobs, None)
+
+    def begun(self, job: Job) -> Job:
+        """The job as it is."""
+        return job
+
+    def ended(self, outcome: Outcome) -> None:
+        """Does nothing."""
+
+    def stop(self) -> None:
+        """Gives no further job."""
+        self._jobs = iter(())
+
+
 @dataclass(slots=True, kw_only=True)
 class Runner:
     """Makes the rollouts of one plan. All methods run in one event loop."""
 
     plan: Plan
     executor: Executor
+    source: Source
     tally: Tally
     monitor: Monitor
     reporter: Reporters
     concurrency: int
     most_failures: float
     """Stops after so many rollouts in a row have failed."""
+    keeps_outcomes: bool = False
+    """Whether workers can be lost with what they wrote, and its rollouts are to be made again at the end."""
     stopped: str | None = None
     """Why no further rollouts are begun."""
     is_interrupted: bool = False
     lost: int = 0
     """How often a worker was lost."""
     made: dict[Key, Outcome] = field(default_factory=dict)
-    """What came of the rollouts, where workers can be lost."""
+    """What came of the rollouts, where ``keeps_outcomes``."""
     _running: int = 0
     _failures: int = 0
     _slots: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def run(self, jobs: Iterator[Job] | None = None) -> None:
-        """Makes the rollouts of the plan, or these, and returns when all have ended. Closes nothing.
+    async def run(self, source: Source | None = None) -> None:
+        """Makes the rollouts of the runner's source, or of this one, and returns when all have ended. Closes nothing.
 
         Raises:
             CancelledError: the task was cancelled; the rollouts that ran have been cut.
             Exception: an executor failed; so have they.
         """
-        jobs = self.plan.jobs() if jobs is None else jobs
+        self.source = self.source if source is None else source
         self.lost = 0
-        self._slots = [asyncio.ensure_future(self._fill(jobs)) for _ in range(min(self.concurrency, self.plan.size))]
+        self._slots = [asyncio.ensure_future(self._fill()) for _ in range(self.concurrency)]
         ticking = asyncio.ensure_future(self._tick())
         try:
             if self._slots:
@@ -80,31 +120,35 @@ class Runner:
         """Begins no further rollout, and cuts those that run."""
         self.is_interrupted = True
         self.monitor.state = "stopping"
+        self.source.stop()
         for slot in self._slots:
             slot.cancel()
 
+    def progress(self) -> Progress:
+        """How far it is now."""
+        return self.monitor.progress(self._running)
+
     def report(self) -> None:
         """Shows the progress now."""
-        self.reporter.update(self.monitor.progress(self._running))
+        self.reporter.update(self.progress())
 
     async def _tick(self) -> None:
         while True:
             self.report()
             await asyncio.sleep(TICK)
 
-    async def _fill(self, jobs: Iterator[Job]) -> None:
+    async def _fill(self) -> None:
         """One of the places for a running rollout: makes one after the other."""
-        for job in jobs:
-            if self.stopped is not None or self.is_interrupted:
-                return
+        while self.stopped is None and (job := await self.source.next()) is not None:
             self._running += 1
             try:
                 outcome = await self._make(job)
                 # Without a trajectory, or to be tried again, it is not expected in the output.
                 is_final = outcome.trajectory_id and not outcome.will_retry
-                if is_final and not isinstance(self.executor, LocalExecutor):
+                if is_final and self.keeps_outcomes:
                     self.made[outcome.key] = replace(outcome, facts=None)
                 self._count(outcome)
+                self.source.ended(outcome)
             finally:
                 self._running -= 1
             self.report()
@@ -113,6 +157,7 @@ class Runner:
         """Makes a rollout, as often as that takes; returns what came of the last attempt."""
         losses = 0
         while True:
+            job = self.source.begun(job)
             try:
                 outcome = await self.executor.run(job)
             except WorkerLost as error:
@@ -149,6 +194,7 @@ class Runner:
             self.monitor.state = "stopping"
             rollouts = "rollout" if self._failures == 1 else "rollouts in a row"
             self.stopped = f"{self._failures} {rollouts} failed{last:.500}"
+            self.source.stop()
             self.reporter.note(f"stopping: {self.stopped}")
 
 

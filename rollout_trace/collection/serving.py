@@ -13,6 +13,7 @@ from rollout_trace.collection.worker import Worker
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.job import Job, Outcome, Work
+    from rollout_trace.data.trajectory import Trajectory
 
 _PATIENCE = 5.0
 """Seconds for an event loop to end."""
@@ -28,6 +29,12 @@ class LocalExecutor:
         """Makes one rollout; its trajectory is being written when this returns."""
         return await self._worker.attempt(job)
 
+    async def flush(self) -> None:
+        """Waits until what has ended is written, as far as it can be."""
+        opened = self._worker.recording
+        if opened is not None:
+            await asyncio.get_running_loop().run_in_executor(None, opened.flush)
+
     async def close(self) -> None:
         """Waits until everything is written. Raises WriteError where something could not be."""
         _, closed = in_thread(self._worker.close, "rollout_trace close")
@@ -40,11 +47,16 @@ class _Served:
     """The worker of one run of ``collect`` in a process that an executor started, with an event loop on a thread."""
 
     def __init__(self, work: Work) -> None:
-        self._facts: dict[str, Facts] = {}
-        self.worker = Worker(work, lambda facts: self._facts.__setitem__(facts.trajectory_id, facts))
+        self._hands_over = work.hands_over
+        self._written: dict[str, tuple[Facts, list[Trajectory]]] = {}
+        """What is in the output, by the id of the rollout's trajectory."""
+        self.worker = Worker(work, self._keep)
         self.worker.open()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    def _keep(self, facts: Facts, trajectories: list[Trajectory]) -> None:
+        self._written[facts.trajectory_id] = facts, trajectories if self._hands_over else []
 
     def run(self, job: Job) -> Outcome:
         """Makes a rollout on the event loop's thread."""
@@ -62,7 +74,7 @@ class _Served:
         opened = self.worker.recording
         if opened is not None:
             await asyncio.get_running_loop().run_in_executor(None, opened.flush)
-        outcome.facts = self._facts.pop(outcome.trajectory_id, None)
+        outcome.facts, outcome.trajectories = self._written.pop(outcome.trajectory_id, (None, ()))
         return outcome
 
     def close(self) -> None:

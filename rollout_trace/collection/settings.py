@@ -330,8 +330,10 @@ def _part(group: str, key: Any) -> str:
     return GROUPS[group][key]
 
 
-def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
+def ungrouped(given: Mapping[str, Any], function: str = "collect") -> dict[str, Any]:
     """All settings, and ``progress``, for arguments of ``rt.collect``: what groups hold, and defaults for the rest.
+
+    ``function``: what the user called, for messages.
 
     Raises:
         TypeError: there is no such argument, or no such key in a group.
@@ -347,7 +349,7 @@ def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
         elif name in found:
             found[name] = value
         elif name != "limits":
-            raise TypeError(f"collect() has no argument {name!r}; {checks.advice(name, {**found, **GROUPS})}")
+            raise TypeError(f"{function}() has no argument {name!r}; {checks.advice(name, {**found, **GROUPS})}")
         elif value is not None:
             raise checks.refused(value, name, f"a mapping with any of {', '.join(GROUPS[name])}")
     return found

@@ -6,14 +6,15 @@ import copy
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rollout_trace.collection.facts import CallTotals
 from rollout_trace.collection.summary import CollectSummary, PassRate, Percentiles
-from rollout_trace.train.evaluation import chance_of_all, chance_of_any
+from rollout_trace.train.evaluation import Chances, chances_of
+from rollout_trace.train.quantiles import Numbers
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
@@ -45,6 +46,8 @@ class Tally:
         self.reward_usage = CallTotals()
         self.steps = 0
         self.steps_with_ids = 0
+        self.turns = 0
+        self.exact_turns = 0
         self.without_ids: Counter[str] = Counter()
         self.drift = 0
         self.drifted = 0
@@ -61,14 +64,14 @@ class Tally:
         self.has_thrown = False
         """Whether attempts were thrown away: tried again, or followed by others."""
         self._scores = Scores()
-        self._latencies = array("f")
-        self._first_tokens = array("f")
+        self._latencies = Numbers()
+        self._first_tokens = Numbers()
 
-    def add_earlier(self, facts: Facts) -> None:
-        """Counts a rollout that is in the output already and is not made again."""
-        self.earlier += 1
-        self.earlier_by_status[facts.status] += 1
-        self._score(facts)
+    def add_earlier(self, facts: Facts, by: int = 1) -> None:
+        """Counts a rollout that is in the output already and is not made again; ``by=-1``: takes it back."""
+        self.earlier += by
+        self.earlier_by_status[facts.status] += by
+        self._score(facts, by)
 
     def add(self, outcome: Outcome) -> None:
         """Counts an attempt that has ended. Its ``facts`` are not looked at: ``add_facts`` counts them."""
@@ -109,11 +112,14 @@ class Tally:
         self.reward_usage.add(facts.reward_usage)
         self.steps += facts.steps
         self.steps_with_ids += facts.steps_with_ids
+        self.turns += facts.turns
+        self.exact_turns += facts.exact_turns
         self.without_ids.update(facts.without_ids)
         self.drift += facts.drift
         self.drifted += facts.drift > 0
-        self._latencies.extend(facts.latencies)
-        self._first_tokens.extend(facts.first_tokens)
+        for numbers, values in ((self._latencies, facts.latencies), (self._first_tokens, facts.first_tokens)):
+            for value in values:
+                numbers.add(value)
 
     @property
     def n_scored(self) -> int:
@@ -169,6 +175,7 @@ class Tally:
         scores = self._scores
         passing = scores.passing(threshold)
         mean, std, error = scores.spread()
+        chances = scores.chances(passing)
         return CollectSummary(
             run_id=run_id,
             output=output,
@@ -192,8 +199,8 @@ class Tally:
             unscored=dict(scores.unscored.most_common()),
             reward_failures=self.reward_failures,
             threshold=passing,
-            pass_at_k=scores.passes(passing, chance_of_any),
-            pass_hat_k=scores.passes(passing, chance_of_all),
+            pass_at_k={one.k: PassRate(value=one.any, tasks=one.groups) for one in chances},
+            pass_hat_k={one.k: PassRate(value=one.all, tasks=one.groups) for one in chances},
             usage=copy.deepcopy(self.usage),
             reward_usage=copy.deepcopy(self.reward_usage),
             latency=_percentiles(self._latencies),
@@ -207,15 +214,12 @@ class Tally:
         )
 
 
-def _percentiles(values: array[float]) -> Percentiles | None:
-    """The percentiles of float32 values; None where there are none."""
-    if not values:
+def _percentiles(values: Numbers) -> Percentiles | None:
+    """The percentiles of values; None where there are none."""
+    p50, p90, p99 = values.percentiles((50, 90, 99))
+    if p50 is None or p90 is None or p99 is None:
         return None
-    import numpy as np
-
-    # A copy: while numpy looks at its memory, the array cannot grow.
-    p50, p90, p99 = np.percentile(np.array(values, np.float32), (50, 90, 99)).tolist()
-    return Percentiles(count=len(values), p50=p50, p90=p90, p99=p99)
+    return Percentiles(count=values.count, p50=p50, p90=p90, p99=p99)
 
 
 def _reason_unscored(status: str, errors: Sequence[str]) -> str:
@@ -304,17 +308,8 @@ class Scores:
             return threshold
         return 1.0 if self._is_binary else None
 
-    def passes(self, threshold: float | None, chance: Callable[[int, int, int], float]) -> dict[int, PassRate]:
-        """For k = 1, 2, 4, ...: the chance of a task's scored runs, averaged over the tasks; none without a threshold.
-
-        ``chance``: of k runs, for a number of runs and of those that passed.
-        """
+    def chances(self, threshold: float | None) -> list[Chances]:
+        """pass@k and pass^k of the scored runs of each task; none without a threshold."""
         if threshold is None:
-            return {}
-        counts = [(len(of_task), sum(one >= threshold for one in of_task)) for of_task in self._by_task.values()]
-        found = {}
-        for power in range(max((runs for runs, _ in counts), default=0).bit_length()):
-            k = 1 << power
-            chances = [chance(runs, passed, k) for runs, passed in counts if runs >= k]
-            found[k] = PassRate(value=fmean(chances), tasks=len(chances))
-        return found
+            return []
+        return chances_of((len(runs), sum(one >= threshold for one in runs)) for runs in self._by_task.values())

@@ -6,7 +6,8 @@ import hashlib
 import json
 import operator
 import os
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
@@ -54,6 +55,40 @@ def load_tasks(tasks: Any, *, limit: int | None = None, task_ids: Iterable[Any] 
     if not items:
         raise ValueError(f"there are no tasks in {_title(tasks)}: give at least one.")
     return items[:most] if wanted is None else _chosen(items, wanted)[:most]
+
+
+def task_stream(
+    tasks: Any, *, limit: int | None = None, task_ids: Iterable[Any] | None = None
+) -> tuple[Iterator[TaskItem] | AsyncIterator[TaskItem], int | None]:
+    """The tasks of ``rt.rollouts``, and their number where it is known.
+
+    An iterator, also an async one, is asked for each task when there is room for its rollouts; in it a task may come
+    again. Anything else is loaded now.
+
+    Raises:
+        TypeError, ValueError, OSError, ImportError: as ``load_tasks``.
+    """
+    if not isinstance(tasks, (Iterator, AsyncIterable)):
+        loaded = load_tasks(tasks, limit=limit, task_ids=task_ids)
+        return iter(loaded), len(loaded)
+    if task_ids is not None:
+        raise ValueError(
+            f"task_ids chooses among tasks that are known, and the tasks are {brief(tasks)} ({type(tasks).__name__}), "
+            "which gives them one by one: give a list, or leave task_ids out."
+        )
+    naming = Naming()
+    if isinstance(tasks, AsyncIterable):
+        return _async_items(tasks, naming, limit), None
+    return (naming.item(f"tasks[{at}]", one) for at, one in enumerate(islice(tasks, limit))), None
+
+
+async def _async_items(tasks: AsyncIterable[Any], naming: Naming, limit: int | None) -> AsyncIterator[TaskItem]:
+    at = 0
+    async for one in tasks:
+        yield naming.item(f"tasks[{at}]", one)
+        at += 1
+        if at == limit:
+            return
 
 
 def recorded_task(item: TaskItem) -> Task:
@@ -131,35 +166,51 @@ def _refuse_splits(tasks: Mapping[Any, Any]) -> None:
 
 
 def _items(placed: Iterable[Placed]) -> list[TaskItem]:
-    items: list[TaskItem] = []
+    naming, items = Naming(), []
     places: dict[str, str] = {}
     """Of each id."""
-    first: tuple[str, bool] | None = None
-    """Place of the first task, and whether it has an id."""
     copies: dict[str, int] = {}
     for place, given in placed:
+        item = naming.item(place, given)
+        if not naming.has_ids:
+            item = replace(item, id=_free(item.id, copies, places))
+        if item.id in places:
+            raise ValueError(
+                f"two tasks have the id {brief(item.id)}: {places[item.id]} and {place}. Give each its own id; for "
+                "several rollouts of one task there is samples=."
+            )
+        places[item.id] = place
+        items.append(item)
+    return items
+
+
+class Naming:
+    """Gives tasks their ids, one after the other: all have one in themselves, or none has."""
+
+    def __init__(self) -> None:
+        self._first: tuple[str, bool] | None = None
+        """Place of the first task, and whether it has an id."""
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the tasks have ids in themselves; False before the first."""
+        return self._first is not None and self._first[1]
+
+    def item(self, place: str, given: Any) -> TaskItem:
+        """The task with its id. Raises as ``load_tasks``."""
         if isinstance(given, TaskItem):
             given = Keyed(given.id, given.value)
         is_keyed = isinstance(given, Keyed)
         key, value = given if is_keyed else (_id_of(given), given)
         has_id = is_keyed or key is not None
-        if first is None:
-            first = (place, has_id)
-        if first[1] != has_id:
-            _refuse_mixture(first, place, value)
+        if self._first is None:
+            self._first = (place, has_id)
+        if self._first[1] != has_id:
+            _refuse_mixture(self._first, place, value)
         if not has_id:
             content = _content(value, place)
-            task_id = _free(_short(value) or content, copies, places)
-        else:
-            task_id, content = _id_text(key, f"the id of {place}"), digest(value, lenient=True)
-        if task_id in places:
-            raise ValueError(
-                f"two tasks have the id {brief(task_id)}: {places[task_id]} and {place}. Give each its own id; for "
-                "several rollouts of one task there is samples=."
-            )
-        places[task_id] = place
-        items.append(TaskItem(task_id, value, content))
-    return items
+            return TaskItem(_short(value) or content, value, content)
+        return TaskItem(_id_text(key, f"the id of {place}"), value, digest(value, lenient=True))
 
 
 def _short(value: Any) -> str | None:

@@ -23,7 +23,7 @@ from rollout_trace.record import context, lifecycle, sink
 from rollout_trace.record.lifecycle import change_episode, closed_inside
 from rollout_trace.record.recording import recording
 from rollout_trace.record.scope import current_scope
-from rollout_trace.record.state import state_of
+from rollout_trace.record.state import log_of, state_of
 
 BACKLOG = 32 * 1024 * 1024
 """While so many bytes wait to be written, no rollout begins."""
@@ -31,6 +31,16 @@ _POLL = 0.02
 """Seconds between two looks at that."""
 REWARD = "reward"
 """Name of the trajectories of calls that reward functions make."""
+
+
+class _Nowhere:
+    """A target of recordings that keeps nothing."""
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Does nothing."""
+
+
+NOWHERE = _Nowhere()
 
 
 class _Family(NamedTuple):
@@ -45,12 +55,20 @@ class Worker:
 
     Args:
         work: what the rollouts share.
-        on_facts: called with the facts of each rollout when it is in the output, on the thread that writes.
+        on_written: called with the facts and the trajectories of each attempt when they are in the output, on the
+            thread that writes.
+        version: gives the version of the weights, for each call; None: that of the job.
     """
 
-    def __init__(self, work: Work, on_facts: Callable[[Facts], object]) -> None:
+    def __init__(
+        self,
+        work: Work,
+        on_written: Callable[[Facts, list[Trajectory]], object],
+        version: Callable[[], str | int | None] | None = None,
+    ) -> None:
         self._work = work
-        self._on_facts = on_facts
+        self._on_written = on_written
+        self._version = version
         self._families: dict[str, _Family] = {}
         """By the id of each of their trajectories."""
         self._logs = RolloutLogs(work.logs)
@@ -77,7 +95,7 @@ class Worker:
             sink.on_written.append(self._written)
             opened.callback(sink.on_written.remove, self._written)
             # Last, so that it ends first. In a context of its own: the caller's recording stays what it was.
-            output = recording(self._work.output, **self._work.recording)
+            output = recording(NOWHERE if self._work.output is None else self._work.output, **self._work.recording)
             contextvars.copy_context().run(opened.enter_context, output)
             self.recording, self._here = output, context.Carried(None, None, output)
             self._opened = opened.pop_all()
@@ -94,6 +112,8 @@ class Worker:
             await asyncio.sleep(_POLL)
         context.switch(self._here)
         trajectory = _opened(job)
+        if job.policy_version is not None and (calls := log_of(trajectory)) is not None:
+            calls.policy_version = self._version or (lambda: job.policy_version)
         current_scope.set(trajectory)
         log = self._logs.begin(job, trajectory.id)
         rollout = Rollout(
@@ -183,7 +203,7 @@ class Worker:
         if len(family.written) == family.size:
             facts = facts_of(family.written)
             if facts is not None:
-                self._on_facts(facts)
+                self._on_written(facts, family.written)
 
 
 def _opened(job: Job) -> Trajectory:
@@ -206,6 +226,8 @@ def _known(job: Job) -> dict[str, Any]:
         known["seed"] = job.seed
     if job.retry_of is not None:
         known["retry_of"] = job.retry_of
+    if job.policy_version is not None:
+        known["policy_version"] = job.policy_version
     return known
 
 
@@ -227,6 +249,8 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
     """Calls a reward function. Its own calls, of a judge, are recorded in a trajectory inside the rollout's."""
     judge = Trajectory(name=REWARD, metadata={episodes.FIELD: {"reward": part.name}})
     lifecycle.begin(judge, trajectory)
+    if (calls := log_of(judge)) is not None:
+        calls.policy_version = None  # It is another model.
     current_scope.set(judge)
     error: BaseException | None = None
     try:

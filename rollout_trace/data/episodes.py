@@ -95,6 +95,8 @@ def lineage(one: Key, parents: Mapping[Key, Key | None]) -> Iterator[Key]:
 
 FIELD = "collect"
 """Key of the metadata."""
+STALE = "stale"
+"""Key of the notes in it of a rollout that began too many versions of the weights before it could be used."""
 CUT = ("aborted", "running")
 """Statuses of attempts that did not come to an end."""
 NOT_SUCCEEDED = frozenset({"failed", "timeout", *CUT})
@@ -162,7 +164,7 @@ def last_attempts(runs: Iterable[Trajectory]) -> list[Trajectory]:
 def is_made_again(trajectory: Head) -> bool:
     """Returns whether another attempt follows, in the same run or in the next: it failed and is retried, or was cut."""
     return rollout_of(trajectory) is not None and (
-        trajectory.status in CUT or noted(trajectory).get("will_retry") is True
+        trajectory.status in CUT or noted(trajectory).get("will_retry") is True or noted(trajectory).get(STALE) is True
     )
 
 

@@ -30,7 +30,7 @@ EXTRAS = ("prompt_logprobs", "prompt_top_tokens", "top_tokens", "sampling_mask",
 """The fields of ``Step`` that are aligned to its token ids, beside ``logprobs``: without the ids they mean nothing."""
 
 
-class _Arrays:
+class Arrays:
     """A group of arrays that belong together; equal if all arrays are."""
 
     __slots__ = ()
@@ -52,7 +52,7 @@ class _Arrays:
         return _unpickled, (type(self), *(getattr(self, one.name) for one in fields(self)))  # type: ignore[arg-type]
 
 
-def _unpickled(kind: type[_Arrays], *arrays: Any) -> _Arrays:
+def _unpickled(kind: type[Arrays], *arrays: Any) -> Arrays:
     return kind(*(readonly(one) if hasattr(one, "flags") else one for one in arrays))
 
 
@@ -60,7 +60,7 @@ def _as_array(values: Any, name: str) -> Any:
     """Lists set by hand as a read-only array: float32 of logprobs, otherwise int32. Raises ValueError for others."""
     import numpy as np
 
-    is_float = name.endswith("logprobs")
+    is_float = name.endswith(("logprobs", "entropy", "weights"))
     try:
         array = np.asarray(values, np.float32 if is_float else None)
         if is_float or not array.size or array.dtype.kind in "iu":
@@ -73,7 +73,7 @@ def _as_array(values: Any, name: str) -> Any:
 
 @document_fields
 @dataclass(frozen=True, slots=True, eq=False)
-class TopTokens(_Arrays):
+class TopTokens(Arrays):
     """The likeliest tokens at each position, in the order in which the engine lists them.
 
     vLLM lists the token of the position itself first, then the others by rank: with ``k`` requested, a position whose
@@ -92,7 +92,7 @@ class TopTokens(_Arrays):
 
 @document_fields
 @dataclass(frozen=True, slots=True, eq=False)
-class SamplingMask(_Arrays):
+class SamplingMask(Arrays):
     """The ids that could be sampled at each position, after top-k, top-p, min-p, grammars and bans.
 
     Of position i they are ``mask[i]``, which is ``mask.ids[mask.offsets[i]:mask.offsets[i + 1]]``.

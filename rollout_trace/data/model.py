@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
@@ -21,6 +21,7 @@ from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts, as_policy_spans
 from rollout_trace.data.lists import FrozenList, as_token_texts
 from rollout_trace.data.tokens import Stored, as_float32, as_int32, readonly, same_array
+from rollout_trace.data.trainer_tokens import TRAINER_VALUES, TrainerTokens, token_numbers
 
 if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray
@@ -37,10 +38,25 @@ CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context
 """Finish reasons of completions cut off by a limit: OpenAI and the engines, Anthropic, Responses, Anthropic, Google."""
 
 
+_ids: list[str] = []
+"""Ids that nobody has yet. Asked of the system many at a time: each time another thread may take the interpreter."""
+_ID = 12
+_IDS = 64
+
+if hasattr(os, "register_at_fork"):
+    # They are the original process's.
+    os.register_at_fork(after_in_child=_ids.clear)
+
+
 def new_id() -> str:
     """A random id of 96 bits, in hex."""
-    # From the system: the state of `random` is copied by a fork, and the user may seed it.
-    return os.urandom(12).hex()
+    while True:
+        try:
+            return _ids.pop()
+        except IndexError:
+            # From the system: the state of `random` is copied by a fork, and the user may seed it.
+            data = os.urandom(_ID * _IDS).hex()
+            _ids.extend([data[start : start + 2 * _ID] for start in range(0, len(data), 2 * _ID)])
 
 
 @document_fields
@@ -212,14 +228,32 @@ class ToolRun:
         self.duration = nanoseconds(self.duration)
 
 
+class _TrainerValue:
+    """An array of ``Step.trainer`` as an attribute of the step: float32 [completion length], or None."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, step: Step | None, owner: type) -> FloatArray | None:
+        found: FloatArray | None = None if step is None or step.trainer is None else getattr(step.trainer, self._name)
+        return found
+
+    def __set__(self, step: Step, value: Any) -> None:
+        ids = step.completion_token_ids
+        if value is not None and (ids is None or len(ids) != len(value)):
+            length = "no completion ids" if ids is None else f"{len(ids)} completion ids"
+            raise ValueError(f"Step.{self._name} has {len(value)} numbers, and step {step.id} has {length}.")
+        object.__setattr__(step, "trainer", replace(step.trainer or TrainerTokens(), **{self._name: value}))
+
+
 @document_fields
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Step:
     """A sampled completion and its call. ``n=2`` gives two steps with the same ``call_id``.
 
     Recorded fields raise AttributeError on assignment. ``reward``, ``advantage``, ``trainable``, ``policy_version``,
-    ``metadata`` and ``cost`` can be set; a reward or advantage that is not a number and metadata that are not a dict
-    raise TypeError, numbers that are not finite ValueError.
+    ``metadata``, ``cost`` and a trainer's arrays (``trainer_logprobs``, ...) can be set; a reward or advantage that is
+    not a number and metadata that are not a dict raise TypeError, numbers that are not finite ValueError.
     """
 
     id: str
@@ -334,7 +368,15 @@ class Step:
     """Why extras (``routed_experts``, ...) were withheld, or did not come although they were asked for."""
     exact_turn: ExactTurn | None = None
     """With ``exact_turns``: how the prompt was sent, as ids or as text and why; None for the first turn."""
+    trainer: TrainerTokens | None = None
+    """What a trainer computed for the completion's tokens; each array is also an attribute of the step itself, which
+    can be set: ``trainer_logprobs``, ``entropy``, ``reference_logprobs``, ``loss_weights``."""
     _sealed: bool = field(default=False, init=False, repr=False)
+
+    trainer_logprobs = _TrainerValue()
+    entropy = _TrainerValue()
+    reference_logprobs = _TrainerValue()
+    loss_weights = _TrainerValue()
 
     def __post_init__(self) -> None:
         self.latency = nanoseconds(self.latency)
@@ -379,12 +421,13 @@ class Step:
         return _restored, (self.__getstate__(),)
 
 
-_USER_FIELDS = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost"})
+_USER_FIELDS = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost", *TRAINER_VALUES})
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "reward": user_values.finite_number,
     "advantage": user_values.advantage,
     "metadata": user_values.metadata,
     "policy_spans": as_policy_spans,
+    **dict.fromkeys(TRAINER_VALUES, token_numbers),
 }
 STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name != "_sealed")
 

@@ -51,7 +51,7 @@ PROMPT_CHANGED = TokenIssue(
     code="redacted", message="text of the prompt was redacted: the token ids, which would spell it, were removed."
 )
 _LOST = ("prompt_token_ids", "completion_token_ids", "logprobs", "top_logprobs", "token_texts", *EXTRAS, "token_source",
-         "logprobs_mode", "request_bytes", "response_bytes")  # fmt: skip
+         "logprobs_mode", "trainer", "request_bytes", "response_bytes")  # fmt: skip
 NO_TOKENS: Mapping[str, Any] = {**dict.fromkeys(_LOST), "trainable": False}
 """The fields that a redacted step loses. The bodies hold texts and ids alike, and the alternatives their texts."""
 _ARRAYS = (Span, RowSpan, TopTokenRows, TopTokens, SamplingMask)

@@ -163,7 +163,7 @@ class Trajectory(_Referable):
 
         Args:
             **options: ``linear``, ``on_drift``, ``max_length``, ``reward``, ``include``, ``allow``: see
-                ``rollout_trace.SequenceOptions``.
+                ``rollout_trace.train.SequenceOptions``.
 
         Raises:
             DriftError: there is drift, and ``on_drift="raise"``.

@@ -1,39 +1,64 @@
-"""Agent-lightning: rollouts of triplets.
+"""Agent-lightning: rollouts of triplets, and its dataset of turns for agents on repositories.
 
 Shapes: agentlightning 1.0.2, ``Triplet`` and ``CompletedRollout`` in ``agentlightning/verl/agl_rollout_manager.py``, as
-its ``RolloutAdapter`` makes verl's batches of them (``agentlightning/verl/rollout_adapter.py``).
+its ``RolloutAdapter`` makes verl's batches of them (``agentlightning/verl/rollout_adapter.py``); the dataset that its
+example ``claude_code`` saves (``claude_code_agent.py`` and ``extended_adapter.py``, 0.3.0).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.data.episodes import NOT_SUCCEEDED, episode_of, outermost_of
-from rollout_trace.export._common import episodes, exporting, one_by_one
+from rollout_trace.export._calls import (
+    calls_in_order,
+    check_step_options,
+    count_last_reward,
+    rewards_to_come,
+    training_steps,
+    usable_steps,
+)
+from rollout_trace.export._exporter import Exporter, RowIterator, listed, owned
 from rollout_trace.export._extras import count_step_extras
-from rollout_trace.export._rows import count_unused, task_id
-from rollout_trace.export._strict_json import strict_json
-from rollout_trace.export._usable import calls_in_order, check_step_options, count_last_reward, usable_steps
-from rollout_trace.export._values import copied
-from rollout_trace.wire.chat_messages import answer, to_chat
+from rollout_trace.export._rows import count_unused, episodes, task_id, task_or_run
+from rollout_trace.export._values import number, strict_json
+from rollout_trace.file.plain import dumps
+from rollout_trace.wire.chat_messages import answer, to_chat, with_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._usable import StepOptions
+    from rollout_trace.export._calls import StepOptions
+    from rollout_trace.export._exporter import Row, Trajectories
     from rollout_trace.report import ExportReport, Strict
 
+    Decode: TypeAlias = Callable[[list[int]], str]
 
+TURN_COLUMNS = {
+    "repo": "string",
+    "instance_id": "string",
+    "turn": "int64",
+    "prompt_ids": "list<int32>",
+    "gold_completion_ids": "list<int32>",
+    "logprobs": "list<float32>",
+    "reward": "float64",
+    "prompt": "string",
+    "messages": "json",
+}
+"""The columns of ``turns``, with their types (see ``rollout_trace.export.arrow``)."""
+
+
+@Exporter
 def agent_lightning(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[StepOptions],
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """Agent-lightning's rollouts, one dict for each run: ``CompletedRollout(**row)`` with ``triplets``.
 
     The triplets are the calls of the run that can be trained on, sub-agents' included, in the order in which they
@@ -51,40 +76,25 @@ def agent_lightning(
 
     Args:
         trajectories: one, or any iterable. Those of an episode need not stand together: 256 wait for the others.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what is left out.
-        **options: ``include``, ``allow``, ``constrained`` and ``policy_versions`` of ``Trajectory.sequences()``.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        TypeError, ValueError: an option is unknown or has an unknown value.
     """
-    with exporting("agent_lightning", strict, report) as counts:
-        return list(_rollouts(trajectories, counts, options))
-
-
-def iter_agent_lightning(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[StepOptions],
-) -> Iterator[dict[str, Any]]:
-    """The rollouts of ``agent_lightning``, each made on demand."""
     check_step_options(options)
-    return one_by_one("iter_agent_lightning", strict, report, lambda counts: _rollouts(trajectories, counts, options))
+    return RowIterator(
+        "agent_lightning",
+        strict,
+        report,
+        lambda counts, raw: _rollouts(trajectories, counts, options, raw),
+        checked=True,
+    )
 
 
-def _rollouts(
-    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: StepOptions
-) -> Iterator[dict[str, Any]]:
-    check_step_options(options)
+def _rollouts(trajectories: Trajectories, report: ExportReport, options: StepOptions, raw: bool) -> Iterator[Row]:
     numbers: dict[str, int] = {}
+    taken = "step rewards", "policy versions", "rewards by name"
     for group in episodes(trajectories, report):
         found = list(usable_steps(group, report, options))
         for trajectory, steps in found:
             report.read_one()
-            count_unused(trajectory, [step.id for step in steps], report, rewards=False, versions=False, named=False)
+            count_unused(trajectory, (step.id for step in steps), report, *taken)
         outermost = outermost_of(one for one, _ in found)
         inner = sum(one.reward is not None for one, _ in found if one is not outermost)
         report.drop("rewards of sub-agents", inner, where=f"episode {outermost.episode_id}")
@@ -92,7 +102,8 @@ def _rollouts(
         if not calls:
             report.drop("runs without a triplet", where=f"trajectory {outermost.id}")
             continue
-        yield strict_json(_rollout(outermost, calls, numbers, report), report, f"trajectory {outermost.id}")
+        rollout = _rollout(outermost, calls, numbers, report)
+        yield strict_json(rollout, report, f"trajectory {outermost.id}", arrays=raw)
 
 
 def _rollout(
@@ -100,9 +111,9 @@ def _rollout(
 ) -> dict[str, Any]:
     triplets = [_triplet(trajectory, step, report) for trajectory, step in calls]
     if run.reward is not None:
-        count_last_reward(run, [calls[-1][1]], report)
+        count_last_reward(run, calls[-1][1], report)
         triplets[-1]["reward"] = float(run.reward)
-    name = run.group_id or task_id(run) or run.id
+    name = task_or_run(run)
     return {
         "rollout_id": episode_of(run),
         "data_id": name,
@@ -112,29 +123,29 @@ def _rollout(
         "finished_at": None if run.ended_at is None else run.ended_at.timestamp(),
         "rollout_state": "failed" if run.status in NOT_SUCCEEDED else "succeeded",
         "error_message": None if run.error is None else f"{run.error.type}: {run.error.message}",
-        "final_reward": None if run.reward is None else float(run.reward),
+        "final_reward": number(run.reward),
         "triplets": triplets,
         "metadata": {
             "group_id": run.group_id,
             "rollout_index": run.rollout_index,
             "task_id": task_id(run),
-            "rewards": copied(run.rewards),
+            "rewards": run.rewards,
         },
     }
 
 
 def _triplet(trajectory: Trajectory, step: Step, report: ExportReport) -> dict[str, Any]:
     count_step_extras(step, report)
-    messages = None if step.messages is None else copied(to_chat(step, report))
+    messages = None if step.messages is None else to_chat(step, report)
     return {
         "prompt": {"token_ids": step.prompt_token_ids, "raw_content": messages},
         "response": {
             "token_ids": step.completion_token_ids,
-            "raw_content": copied(answer(step, "json", report)),
+            "raw_content": answer(step, "json", report),
             "log_probs": step.logprobs,
         },
         "image_urls": list(_image_urls(messages or [])) or None,
-        "reward": None if step.reward is None else float(step.reward),
+        "reward": number(step.reward),
         "metadata": {
             "response_id": step.response_id,
             "agent_name": step.agent or trajectory.name,
@@ -154,3 +165,81 @@ def _image_urls(messages: list[dict[str, Any]]) -> Iterator[str]:
             url = image.get("url") if isinstance(image, dict) else None
             if isinstance(url, str):
                 yield url
+
+
+@Exporter
+def turns(
+    trajectories: Trajectories,
+    *,
+    decode: Decode | None = None,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[StepOptions],
+) -> RowIterator:
+    """One row for each call that can be trained on token for token, in the order of the calls.
+
+    - ``repo``: ``task.data["repo"]``; empty where there is none
+    - ``instance_id``: ``task.data["instance_id"]``, else the task's id, else the trajectory's
+    - ``turn``: the step's position in its trajectory
+    - ``prompt_ids``, ``gold_completion_ids``: the whole prompt of the turn, and what was sampled, as the engine gave
+      them
+    - ``logprobs``: one for each id of the completion; None where the engine gave none
+    - ``reward``: the step's own, else that of the next step that has one; the last step has the trajectory's. None: not
+      scored
+    - ``prompt``: the text of ``prompt_ids``, by ``decode``; None without it
+    - ``messages``: those of the request as chat messages, every value a text: contents in parts of text are one text,
+      everything else that is no text (tool calls, images) is JSON
+
+    Args:
+        decode: makes text of token ids: ``tokenizer.decode``.
+    """
+    check_step_options(options)
+    return RowIterator(
+        "turns",
+        strict,
+        report,
+        lambda counts, raw: owned(_turns(trajectories, decode, counts, options), raw),
+        TURN_COLUMNS,
+    )
+
+
+def _turns(
+    trajectories: Trajectories, decode: Decode | None, report: ExportReport, options: StepOptions
+) -> Iterator[Row]:
+    for trajectory, steps in training_steps(trajectories, report, options, "step rewards"):
+        count_last_reward(trajectory, steps[-1], report)
+        for step, reward in zip(steps, rewards_to_come(trajectory, steps), strict=True):
+            count_step_extras(step, report)
+            yield {
+                **_instance(trajectory),
+                "turn": step.index,
+                "prompt_ids": step.prompt_token_ids,
+                "gold_completion_ids": step.completion_token_ids,
+                "logprobs": step.logprobs,
+                "reward": reward,
+                "prompt": None if decode is None else decode(listed(step.prompt_token_ids)),
+                "messages": None if step.messages is None else _flat_messages(step, report),
+            }
+
+
+def _instance(trajectory: Trajectory) -> dict[str, str]:
+    data = None if trajectory.task is None else trajectory.task.data
+    facts = data if isinstance(data, Mapping) else {}
+    instance = facts.get("instance_id")
+    if not isinstance(instance, str):
+        instance = task_id(trajectory) or trajectory.id
+    repo = facts.get("repo")
+    return {"repo": repo if isinstance(repo, str) else "", "instance_id": instance}
+
+
+def _flat_messages(step: Step, report: ExportReport) -> list[dict[str, str]]:
+    """Chat messages whose values are all texts, as nested columns of datasets need one shape."""
+    messages = [with_text(message) for message in to_chat(step, report)]
+    return [
+        {str(name): value if isinstance(value, str) else _text(value) for name, value in message.items()}
+        for message in messages
+    ]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else dumps(value).decode()

@@ -9,6 +9,7 @@ and becomes null; without the question mark it is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.export._values import finite
@@ -24,15 +25,6 @@ _BATCH_SIZE = 1 << 22
 """Maximum rows of a batch, and maximum total length of their lists and texts."""
 
 
-class Rows(list[dict[str, Any]]):
-    """A list of an exporter's rows, with the types of their columns."""
-
-    def __init__(self, rows: Iterable[dict[str, Any]], columns: Mapping[str, str]) -> None:
-        super().__init__(rows)
-        self.columns = dict(columns)
-        """Types by column name, columns that no row has included."""
-
-
 def arrow(rows: Iterable[Row], schema: Schema | None = None) -> Any:
     """A ``pyarrow.Table`` of rows.
 
@@ -45,7 +37,7 @@ def arrow(rows: Iterable[Row], schema: Schema | None = None) -> Any:
         ImportError: pyarrow is not installed.
         ValueError: a row does not fit the schema, or holds a number that is not finite; the message names the row.
     """
-    pyarrow = import_pyarrow()
+    pyarrow = import_package("pyarrow")
     parts = batches(rows, schema)
     first = next(parts)
     return pyarrow.Table.from_batches([first, *parts], first.schema)
@@ -59,7 +51,7 @@ def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
         ValueError: as ``arrow``.
     """
     table = arrow(rows, schema)
-    return import_datasets().Dataset(table)
+    return import_package("datasets").Dataset(table)
 
 
 def batches(
@@ -74,7 +66,7 @@ def batches(
         max_size: of a batch: the total length of its lists and texts. Both limits are for rows with a schema: without
             one, batches have as many rows as types are inferred from.
     """
-    import_pyarrow()
+    import_package("pyarrow")
     if schema is None:
         schema = getattr(rows, "columns", None)
     fields = None if schema is None else arrow_schema(schema)
@@ -95,34 +87,20 @@ def batches(
         yield _batch([], 0, fields, gaps)
 
 
-def import_pyarrow() -> Any:
-    """The module pyarrow, an optional dependency.
+_PACKAGES = {"pyarrow": ("Arrow and parquet need", "pyarrow>=19"), "datasets": ("A Dataset needs", "datasets>=4.7")}
+
+
+def import_package(name: str) -> Any:
+    """The module ``pyarrow`` or ``datasets``, which are optional dependencies.
 
     Raises:
         ImportError: it is not installed; the message has the command.
     """
     try:
-        import pyarrow
+        return import_module(name)
     except ImportError:
-        raise ImportError(
-            "Arrow and parquet need the package pyarrow. Install it with: pip install 'pyarrow>=19'"
-        ) from None
-    return pyarrow
-
-
-def import_datasets() -> Any:
-    """The module datasets, an optional dependency.
-
-    Raises:
-        ImportError: it is not installed; the message has the command.
-    """
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError(
-            "A Dataset needs the package datasets. Install it with: pip install 'datasets>=4.7'"
-        ) from None
-    return datasets
+        what, wanted = _PACKAGES[name]
+        raise ImportError(f"{what} the package {name}. Install it with: pip install '{wanted}'") from None
 
 
 def arrow_schema(schema: Schema) -> Any:
@@ -131,8 +109,10 @@ def arrow_schema(schema: Schema) -> Any:
     Raises:
         ImportError: pyarrow is not installed.
     """
-    pa = import_pyarrow()
-    return pa.schema([(name, _type(word)) for name, word in schema.items()]) if isinstance(schema, Mapping) else schema
+    pa = import_package("pyarrow")
+    if isinstance(schema, Mapping):
+        return pa.schema([(name, _type(word)) for name, word in schema.items()])
+    return schema() if callable(schema) else schema
 
 
 def _type(word: str) -> Any:

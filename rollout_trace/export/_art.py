@@ -11,13 +11,12 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.episodes import outermost_of
-from rollout_trace.export._chat_exchange import chat_request, chat_response
-from rollout_trace.export._common import episodes, exporting
-from rollout_trace.export._extras import count_step_extras, whole_number
-from rollout_trace.export._rows import count_unused, task_id
-from rollout_trace.export._strict_json import strict_json
-from rollout_trace.export._usable import calls_in_order, check_step_options, usable_steps
-from rollout_trace.export._values import copied
+from rollout_trace.export._calls import calls_in_order, check_step_options, usable_steps
+from rollout_trace.export._exchanges import chat_request, chat_response
+from rollout_trace.export._exporter import Exporter, RowIterator
+from rollout_trace.export._extras import count_step_extras, whole_numbers
+from rollout_trace.export._rows import count_unused, episodes, task_id
+from rollout_trace.export._values import strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._usable import StepOptions
+    from rollout_trace.export._calls import StepOptions
+    from rollout_trace.export._exporter import Row, Trajectories
     from rollout_trace.report import ExportReport, Strict
 
 _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
@@ -34,13 +34,14 @@ _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
+@Exporter
 def art(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[StepOptions],
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """ART's groups of trajectories, one dict for each group: ``art.TrajectoryGroup.model_validate(row)``.
 
     A trajectory for each run, sub-agents' calls included. Its ``exchanges.chat_completions`` are the calls that can be
@@ -56,27 +57,23 @@ def art(
 
     Args:
         trajectories: one, or any iterable; all are read first.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what is left out.
-        **options: ``include``, ``allow``, ``constrained`` and ``policy_versions`` of ``Trajectory.sequences()``.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        TypeError, ValueError: an option is unknown or has an unknown value.
     """
     check_step_options(options)
-    groups: dict[str, dict[str, Any]] = {}
-    with exporting("art", strict, report) as counts:
-        # Groups are whole at the end alone, so none waits less long.
-        for episode in episodes(trajectories, counts, max_waiting=sys.maxsize):
-            found = list(usable_steps(episode, counts, options, logprobs=True))
-            run = outermost_of(one for one, _ in found)
-            made = _trajectory(run, found, counts)
-            if made is not None:
-                name = run.group_id or task_id(run) or run.episode_id or run.id
-                group = groups.setdefault(name, {"trajectories": [], "metadata": {"group_id": name}})
-                group["trajectories"].append(made)
-    return list(groups.values())
+    return RowIterator("art", strict, report, lambda counts, _: _groups(trajectories, counts, options), checked=True)
+
+
+def _groups(trajectories: Trajectories, report: ExportReport, options: StepOptions) -> Iterable[Row]:
+    groups: dict[str, Row] = {}
+    # Groups are whole at the end alone, so none waits less long.
+    for episode in episodes(trajectories, report, max_waiting=sys.maxsize):
+        found = list(usable_steps(episode, report, options, logprobs=True))
+        run = outermost_of(one for one, _ in found)
+        made = _trajectory(run, found, report)
+        if made is not None:
+            name = run.group_id or task_id(run) or run.episode_id or run.id
+            group = groups.setdefault(name, {"trajectories": [], "metadata": {"group_id": name}})
+            group["trajectories"].append(made)
+    return groups.values()
 
 
 def _trajectory(
@@ -85,14 +82,16 @@ def _trajectory(
     where = f"trajectory {run.id}"
     for trajectory, steps in found:
         report.read_one()
-        ids = [step.id for step in steps]
-        count_unused(trajectory, ids, report, versions=False, named=trajectory is not run)
+        taken = ["policy versions", *(["rewards by name"] if trajectory is run else ())]
+        count_unused(trajectory, (step.id for step in steps), report, *taken)
         report.drop("rewards of sub-agents", trajectory is not run and trajectory.reward is not None, where=where)
     calls = calls_in_order(found)
     if run.reward is None or not calls:
         report.drop("runs without a reward" if run.reward is None else "runs without a call to train on", where=where)
         return None
-    versions = _versions([step for _, step in calls], report)
+    found_versions = [step.policy_version for _, step in calls]
+    known = sum(version is not None for version in found_versions)
+    versions = whole_numbers(found_versions, known, report, "runs")
     made = {
         "exchanges": {"chat_completions": [_exchange(step, report) for _, step in calls]},
         "reward": float(run.reward),
@@ -105,7 +104,7 @@ def _trajectory(
             "rollout_index": run.rollout_index,
             "task_id": task_id(run),
             "status": run.status,
-            "metadata": copied(run.metadata),
+            "metadata": run.metadata,
         },
         "initial_policy_version": min(versions, default=None),
         "final_policy_version": max(versions, default=None),
@@ -130,13 +129,3 @@ def _exchange(step: Step, report: ExportReport) -> dict[str, Any]:
         "start_time": began.isoformat(),
         "end_time": (began + timedelta(seconds=step.latency or 0.0)).isoformat(),
     }
-
-
-def _versions(steps: list[Step], report: ExportReport) -> list[int]:
-    found = [step.policy_version for step in steps]
-    numbers = [number for number in map(whole_number, found) if number is not None]
-    if len(numbers) < len(found):
-        others = sum(version is not None for version in found)
-        report.drop("policy versions of runs where not all are integers", others, metadata=True)
-        return []
-    return numbers

@@ -6,19 +6,18 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from hashlib import sha256
 from mimetypes import guess_extension
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from rollout_trace.export._atif_facts import final_metrics, model_of, trajectory_facts
-from rollout_trace.export._atif_parts import MediaPath, without_none
-from rollout_trace.export._atif_steps import Steps
-from rollout_trace.export._common import episodes, exporting, one_by_one
-from rollout_trace.export._once import ConversionCache
-from rollout_trace.export._strict_json import strict_json
+from rollout_trace.export._atif_steps import MediaPath, Steps, final_metrics, model_of, trajectory_facts, without_none
+from rollout_trace.export._conversations import ConversionCache
+from rollout_trace.export._exporter import Exporter, RowIterator, exporting
+from rollout_trace.export._rows import episodes
+from rollout_trace.export._values import strict_json
 from rollout_trace.file.addresses import replacing
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
@@ -26,17 +25,19 @@ from rollout_trace.train.selection import check_allow
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.export._exporter import Row, Trajectories
     from rollout_trace.report import Strict
 
 
+@Exporter
 def atif(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     agent_version: str = "unknown",
     allow: Collection[str] = (),
     strict: Strict = False,
     report: ExportReport | None = None,
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """ATIF 1.8 documents (``harbor.models.trajectories.Trajectory``), one for each outermost trajectory.
 
     Each call is an agent step with its metrics: the ids of the whole prompt, the ids and logprobs of the completion.
@@ -51,53 +52,32 @@ def atif(
     there.
 
     Args:
-        trajectories: one, or any iterable.
         agent_version: ``agent.version``, which ATIF requires and recordings do not have.
         allow: reasons that do not withhold ids, such as ``{"abandoned", "retokenized"}``.
-        strict: raise instead of leaving something out.
-        report: counts what is left out.
-
-    Raises:
-        ExportError: ``strict``, and something has no place in the format.
-        TypeError: ``allow`` is a string.
     """
-    with exporting("atif", strict, report) as counts:
-        return [document for document, _ in documents(trajectories, agent_version, allow, counts, _unchanged_url)]
-
-
-def iter_atif(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    agent_version: str = "unknown",
-    allow: Collection[str] = (),
-    strict: Strict = False,
-    report: ExportReport | None = None,
-) -> Iterator[dict[str, Any]]:
-    """The documents of ``atif``, each made on demand; up to 256 trajectories wait for others of their episode."""
     check_allow(allow)
 
-    def made(counts: ExportReport) -> Iterator[dict[str, Any]]:
-        found = documents(trajectories, agent_version, allow, counts, _unchanged_url)
+    def make(counts: ExportReport, raw: bool) -> Iterator[Row]:
+        found = _documents(trajectories, agent_version, allow, counts, _unchanged_url, arrays=raw)
         return (document for document, _ in found)
 
-    return one_by_one("iter_atif", strict, report, made)
+    return RowIterator("atif", strict, report, make, checked=True)
 
 
 def _unchanged_url(media_type: str, url: str) -> str:
     return url
 
 
-def documents(
-    trajectories: Trajectory | Iterable[Trajectory],
+def _documents(
+    trajectories: Trajectories,
     version: str,
     allow: Collection[str],
     report: ExportReport,
     media_path: MediaPath,
     *,
-    arrays: bool = False,
-) -> Iterator[tuple[dict[str, Any], Trajectory]]:
+    arrays: bool,
+) -> Iterator[tuple[Row, Trajectory]]:
     """Each document with its outermost trajectory; ``arrays`` as for ``strict_json``."""
-    check_allow(allow)
     for group in episodes(trajectories, report):
         episode = _Episode(group, version, allow, report, media_path)
         for trajectory in group:
@@ -168,7 +148,7 @@ class _Episode:
 
 def write_atif(
     folder: str | os.PathLike[str],
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     agent_version: str = "unknown",
     allow: Collection[str] = (),
@@ -181,14 +161,13 @@ def write_atif(
     data URLs are written to the subfolder ``media``, named by their sha256, and referenced by that path, as in ATIF.
 
     Raises:
-        ExportError: ``strict``, and something has no place in the format.
-        TypeError: ``allow`` is a string.
         OSError: a file cannot be written.
     """
+    check_allow(allow)
     place = Path(folder)
     with exporting("write_atif", strict, report) as counts:
         names: dict[str, int] = {}
-        for document, trajectory in documents(trajectories, agent_version, allow, counts, _Media(place), arrays=True):
+        for document, trajectory in _documents(trajectories, agent_version, allow, counts, _Media(place), arrays=True):
             name = quote(trajectory.id, safe="")
             # The same trajectory may be given twice; like `atif`, this gives two documents.
             names[name] = names.get(name, 0) + 1

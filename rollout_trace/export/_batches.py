@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
-from rollout_trace.export._baselines import check_advantages, check_row_options, compare, row_advantages
-from rollout_trace.export._common import one_by_one, scored_rows
-from rollout_trace.export._extras import count_extras
-from rollout_trace.export._rows import count_unused, sampling_facts, step_ids_of
+from rollout_trace.export._exporter import RowIterator
+from rollout_trace.export._rows import (
+    check_row_options,
+    compare,
+    row_advantages,
+    run_facts,
+    sampling_facts,
+    training_rows,
+)
 from rollout_trace.export._trl import NO_LOSS
 from rollout_trace.export._values import within_float32
 from rollout_trace.train.selection import is_count
@@ -17,8 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.data.tokens import FloatArray
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import Advantages, RowOptions
+    from rollout_trace.export._exporter import Trajectories
+    from rollout_trace.export._rows import Advantages, RowOptions
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.sequence import Sequence
 
@@ -26,7 +31,7 @@ Layout: TypeAlias = Literal["padded", "packed"]
 
 
 def batches(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     batch_size: int,
     layout: Layout = "padded",
@@ -38,7 +43,7 @@ def batches(
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
-) -> Iterator[dict[str, Any]]:
+) -> RowIterator:
     """Batches of training rows, each made on demand: numpy arrays [rows, length] for ``torch.from_numpy``.
 
     ``padded``: one sequence a row, filled with ``pad_id``. ``packed``: a row of ``length`` tokens holds sequences one
@@ -59,7 +64,6 @@ def batches(
       ``temperature``, ``logprobs_mode``, ``token_source``
 
     Args:
-        trajectories: one, or any iterable.
         batch_size: rows of a batch; the last one may have fewer.
         layout: ``padded`` or ``packed``.
         length: of the rows. Required if ``packed``; ``padded`` rows are otherwise as long as the longest of their
@@ -69,24 +73,19 @@ def batches(
         multiple_of: lengths are rounded up to a multiple of this, where ``length`` is not given.
         advantages: ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: of each run within its group, for
             which all trajectories are read first. Sequences without one are left out.
-        strict: raise ExportError instead of leaving something out.
         report: counts what is left out, ``max_length`` cut off, or has no logprobs.
         **options: those of ``Trajectory.sequences()``, among them ``max_length``; and ``drop_constant_groups``.
 
     Raises:
-        ExportError: ``strict``, and something would be left out.
         TypeError, ValueError: at once for an option that is unknown or has an unknown value; at its batch for a
             sequence longer than ``length``, or a step's ``advantage`` that does not fit its completion.
     """
-    _check(batch_size, layout, length, pad_id, side, multiple_of)
-    check_advantages(advantages, ("grpo", "leave_one_out", "steps", None))
-    check_row_options(options)
     shape = _Shape(batch_size, layout, length, pad_id, side, multiple_of)
-
-    def made(counts: ExportReport) -> Iterator[dict[str, Any]]:
-        return _batches(_rows(trajectories, advantages, counts, options), shape)
-
-    return one_by_one("batches", strict, report, made)
+    _check(shape)
+    check_row_options(options, advantages, "grpo", "leave_one_out", "steps", None)
+    return RowIterator(
+        "batches", strict, report, lambda counts, _: _batches(_rows(trajectories, advantages, counts, options), shape)
+    )
 
 
 class _Shape(NamedTuple):
@@ -105,7 +104,8 @@ class _Row(NamedTuple):
     facts: dict[str, Any]
 
 
-def _check(batch_size: int, layout: str, length: int | None, pad_id: int, side: str, multiple_of: int) -> None:
+def _check(shape: _Shape) -> None:
+    batch_size, layout, length, pad_id, side, multiple_of = shape
     if layout not in ("padded", "packed"):
         raise ValueError(f"layout={layout!r}: expected 'padded' or 'packed'.")
     if side not in ("right", "left"):
@@ -125,32 +125,25 @@ def _check(batch_size: int, layout: str, length: int | None, pad_id: int, side: 
 
 
 def _rows(
-    trajectories: Trajectory | Iterable[Trajectory],
-    advantages: Advantages | None,
-    report: ExportReport,
-    options: RowOptions,
+    trajectories: Trajectories, advantages: Advantages | None, report: ExportReport, options: RowOptions
 ) -> Iterator[_Row]:
     compared = compare(trajectories, report, options, advantages)
-    for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
-        uses_own = advantages == "steps"
-        count_unused(trajectory, step_ids_of(rows), report, advantages=not uses_own, versions=True)
-        count_extras(rows, report)
-        for row in rows:
-            found = row_advantages(row, advantages, compared.advantages.get(trajectory.id))
-            where = f"trajectory {trajectory.id}"
-            if advantages is not None and found is None:
-                report.drop("rows without an advantage", where=where)
-                continue
-            report.drop("rows without logprobs", row.logprobs is None, where=where)
-            yield _Row(row, within_float32(row.reward, report, where), found, {
-                "trajectory_id": trajectory.id,
-                "group_id": trajectory.group_id,
-                "rollout_index": trajectory.rollout_index,
-                "step_ids": list(row.step_ids),
-                "truncated": row.truncated,
-                **sampling_facts(row, report),
-                "token_source": row.token_source,
-            })  # fmt: skip
+    taken = ["step advantages"] if advantages == "steps" else []
+    for trajectory, row in training_rows(compared, report, *taken):
+        found = row_advantages(row, advantages, compared.advantages.get(trajectory.id))
+        where = f"trajectory {trajectory.id}"
+        if advantages is not None and found is None:
+            report.drop("rows without an advantage", where=where)
+            continue
+        report.drop("rows without logprobs", row.logprobs is None, where=where)
+        facts = {
+            **run_facts(trajectory),
+            "step_ids": list(row.step_ids),
+            "truncated": row.truncated,
+            **sampling_facts(row, report),
+            "token_source": row.token_source,
+        }
+        yield _Row(row, within_float32(row.reward, report, where), found, facts)
 
 
 def _batches(rows: Iterator[_Row], shape: _Shape) -> Iterator[dict[str, Any]]:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import count_without_row, exporting, one_by_one, with_steps
 from rollout_trace.export._conversations import Chain, conversations
-from rollout_trace.export._files import write_jsonl, write_rows
-from rollout_trace.export._rows import count_unused, task_id
-from rollout_trace.export._values import copied, finite_counted, number, numbers
+from rollout_trace.export._exporter import Exporter, RowIterator, owned
+from rollout_trace.export._rows import count_unused, count_without_row, task_id, with_steps
+from rollout_trace.export._values import finite_counted, number, numbers
 from rollout_trace.train.selection import check_allow
 from rollout_trace.wire.chat_messages import with_decoded_arguments, with_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Unpack
 
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._conversations import Include
+    from rollout_trace.export._exporter import Row, Trajectories
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.wire.chat_messages import Arguments, Message
 
-    Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]
     Column: TypeAlias = tuple[str, Callable[[Trajectory, Chain], Any]]
 
 
 class ChatOptions(TypedDict, total=False):
-    """The options of ``chat`` and ``write_chat``."""
+    """The options of ``chat``."""
 
     per: Literal["conversation", "step"]
     """One row per conversation (the default), or per step, with the messages exactly as they were sent."""
@@ -72,7 +71,6 @@ CHAT_COLUMNS: dict[str, Column] = {
 }
 """Columns beside ``messages`` and ``tools``: type (see ``rollout_trace.export.arrow``), and value. ``step_ids`` are the
 steps whose answers are in the row, ``model`` and ``finish_reason`` those of the last."""
-
 _DEFAULTS: ChatOptions = {
     "per": "conversation",
     "arguments": "dict",
@@ -90,13 +88,14 @@ _REASONING = ("reasoning_content", "reasoning")
 """Keys under which servers put the model's reasoning."""
 
 
+@Exporter
 def chat(
     trajectories: Trajectories,
     *,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
-) -> Rows:
+) -> RowIterator:
     """Rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; ``tools`` is None without tools
     (with ``columns=()``, for services, there is no such key).
 
@@ -105,57 +104,18 @@ def chat(
     the protocol was. What is left out is counted: steps that are not ``ok``, not trainable, without
     messages or answer; parts of messages that chat has no place for; numbers that are not finite (they are None);
     rewards and advantages of steps.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        TypeError: an option is unknown, or ``allow`` is a string.
-        ValueError: an option has an unknown value.
     """
-    settings = settings_of(options)
-    with exporting("chat", strict, report) as counts:
-        return Rows(map(copied, _rows(trajectories, settings, counts)), columns_of(settings))
+    settings = _settings_of(options)
+    columns = {"messages": "json", "tools": "json", **{name: CHAT_COLUMNS[name][0] for name in settings["columns"]}}
+    return RowIterator(
+        "chat", strict, report, lambda counts, raw: owned(_rows(trajectories, settings, counts), raw), columns,
+        # Services refuse null in the place of a list.
+        fills=bool(settings["columns"]),
+        checked=True,
+    )  # fmt: skip
 
 
-def iter_chat(
-    trajectories: Trajectories,
-    *,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[ChatOptions],
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``chat``, each made on demand."""
-    settings = settings_of(options)
-    return one_by_one("iter_chat", strict, report, lambda counts: map(copied, _rows(trajectories, settings, counts)))
-
-
-def write_chat(
-    path: str | os.PathLike[str],
-    trajectories: Trajectories,
-    *,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[ChatOptions],
-) -> int:
-    """Writes the rows of ``chat`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; returns their number.
-
-    Every line of JSON has every column, None where there is nothing (``features`` has the types); with ``columns=()``,
-    for services, lines without tools have no ``tools``. In parquet, ``messages`` and ``tools`` have Arrow's JSON type:
-    ``datasets`` returns lists of dicts, other readers text.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
-        ValueError: an option has an unknown value, or the name has another suffix.
-    """
-    settings = settings_of(options)
-    with exporting("write_chat", strict, report) as counts:
-        rows = _rows(trajectories, settings, counts)
-        if not settings["columns"] and not os.fspath(path).endswith(".parquet"):
-            return write_jsonl(path, rows)  # Services refuse null in the place of a list.
-        return write_rows(path, rows, columns_of(settings))
-
-
-def settings_of(options: ChatOptions) -> ChatOptions:
+def _settings_of(options: ChatOptions) -> ChatOptions:
     """The options, checked, with the defaults."""
     settings: ChatOptions = {**_DEFAULTS, **options}
     unknown = [name for name in settings if name not in _DEFAULTS]
@@ -171,22 +131,17 @@ def settings_of(options: ChatOptions) -> ChatOptions:
     return settings
 
 
-def columns_of(settings: ChatOptions) -> dict[str, str]:
-    """The types of the rows' columns."""
-    return {"messages": "json", "tools": "json", **{name: CHAT_COLUMNS[name][0] for name in settings["columns"]}}
-
-
-def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportReport) -> Iterator[dict[str, Any]]:
+def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportReport) -> Iterator[Row]:
     join = settings["per"] == "conversation"
     for trajectory in with_steps(trajectories, report):
         where = f"trajectory {trajectory.id}"
         chains = conversations(trajectory, report, include=settings["include"], allow=settings["allow"], join=join)
-        taken = (step.id for chain in chains for step in chain.steps)
-        count_unused(trajectory, taken, report, versions=False, named=False)
+        ids = (step.id for chain in chains for step in chain.steps)
+        count_unused(trajectory, ids, report, "policy versions", "rewards by name")
         if not chains:
             count_without_row(trajectory, report)
         for chain in chains:
-            row: dict[str, Any] = {"messages": rendered(chain, settings, report)}
+            row: Row = {"messages": _rendered(chain, settings, report)}
             if chain.tools or settings["columns"]:
                 # Every row has every key: readers take a table's columns from the first. Services refuse the null.
                 row["tools"] = chain.tools or None
@@ -197,7 +152,7 @@ def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportRepor
             }
 
 
-def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[Message]:
+def _rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[Message]:
     """The messages of a conversation for a row, with arguments, contents, reasoning and weights by the settings."""
     trained = set(chain.answers[chain.shared :])
     messages = []

@@ -9,22 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from rollout_trace.export._conversation import ChatTree
+from rollout_trace.data.conversations import MessageTree, Node
+from rollout_trace.data.model import Step
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
-from rollout_trace.wire.chat_messages import tools_of
+from rollout_trace.wire.chat_messages import (
+    HELD_BY_SERVER,
+    Message,
+    answer,
+    arguments_of,
+    convert,
+    message_groups,
+    previous_response_of,
+    texts_of,
+    tool_of,
+    tools_of,
+)
 
 if TYPE_CHECKING:
-    from rollout_trace.data.conversations import Node
-    from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.wire.chat_messages import Message
 
     Include: TypeAlias = Callable[[Step], bool]
+
+_COMPARED = ("role", "name", "tool_call_id", "function_call")
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,3 +139,138 @@ def _chains(ends: dict[Node, list[dict[str, Any]] | None], step_of_answer: dict[
         )
         seen.update(path)
     return chains
+
+
+class ChatTree(MessageTree):
+    """The messages of the steps of one trajectory; one that a later request repeats in its place is one node."""
+
+    def __init__(self, report: ExportReport, where: str) -> None:
+        super().__init__(_digest)
+        self._report = report
+        self._cache = ConversionCache(report, where)
+        self._keys_without_name: dict[int, tuple[Message, bytes]] = {}
+        self._answers: dict[str, Node] = {}
+
+    def read(self, step: Step) -> tuple[Node, list[Message]]:
+        """The last node that a step's request has in common with the tree, and the request's messages after it."""
+        messages = [message for part in message_groups(step) for message in self._converted(step.protocol, part)]
+        node = self._continued_answer(step)
+        if node is not None:
+            first = node.path()[0]
+            if messages and self.key(messages[0]) == self.key(first.message) and first.message.get("role") == "system":
+                # Instructions are no part of a stored response: each request that continues one repeats them.
+                messages = messages[1:]
+        node = node or self.root
+        for position, message in enumerate(messages):
+            child = self.child(node, message) or self._child_without_name(node, message)
+            if child is None:
+                return node, messages[position:]
+            node = child
+        return node, []
+
+    def _converted(self, protocol: str | None, part: tuple[Any, ...]) -> list[Message]:
+        messages: list[Message] = self._cache.convert(protocol, part, lambda dropped: convert(protocol, part, dropped))
+        return messages
+
+    def append_answer(self, node: Node, step: Step) -> Node | None:
+        """Adds a step's answer as a child of its request's last message; None where the step has no answer."""
+        message = answer(step, report=self._report)
+        if message is None:
+            return None
+        child = self.append(node, message)
+        if step.response_id is not None:
+            self._answers.setdefault(step.response_id, child)
+        return child
+
+    def _continued_answer(self, step: Step) -> Node | None:
+        """The answer that a Responses request continues by its id; None where it is not in this trajectory."""
+        previous = previous_response_of(step)
+        node = self._answers.get(previous) if isinstance(previous, str) else None
+        if previous and node is None:
+            dropped = ExportReport()
+            dropped.drop(HELD_BY_SERVER)
+            self._cache.count_lost((HELD_BY_SERVER, previous), dropped)
+        return node
+
+    def _child_without_name(self, node: Node, message: Message) -> Node | None:
+        """The answer that an agent sent back with a ``name``, found by the key without it: models give no names."""
+        if message.get("role") != "assistant" or message.get("name") in _NOTHING:
+            return None
+        entry = self._keys_without_name.get(id(message))
+        if entry is None:
+            entry = self._keys_without_name[id(message)] = message, _digest({**message, "name": None})
+        return self._children.get((node.number, entry[1]))
+
+
+def _digest(message: Message) -> bytes:
+    return digest_of(_normalized(message))
+
+
+def digest_of(value: Any) -> bytes:
+    """A short stand-in for a value, the same for equal ones."""
+    return blake2b(dumps(value, orjson.OPT_SORT_KEYS), digest_size=16).digest()
+
+
+def _normalized(message: Message) -> dict[str, Any]:
+    """The fields by which messages are compared: equal for an answer and for the form in which a client sends it back,
+    without nulls, reasoning and fields of its own, and with the arguments of tool calls serialized anew."""
+    kept = {name: message[name] for name in _COMPARED if message.get(name) not in _NOTHING}
+    texts = texts_of(message.get("content"))
+    # An answer in several parts is often sent back as one string. Other messages are joined as templates render parts.
+    joined = None if texts is None else ("" if message.get("role") == "assistant" else "\n").join(texts)
+    content = (message.get("content") if joined is None else joined) or message.get("refusal")
+    calls = message.get("tool_calls")
+    if content not in _NOTHING:
+        kept["content"] = content
+    if isinstance(calls, list) and calls:
+        kept["tool_calls"] = [_call(call) for call in calls]
+    return kept
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    # Absent arguments and an empty object are the same call: an agent may send back either.
+    text = function.get("arguments") or "{}"
+    arguments = arguments_of(text)
+    return [call.get("id"), function.get("name"), text if arguments is None else arguments]
+
+
+class ConversionCache:
+    """Converts each object once, by identity: equal messages of one trajectory mostly are one object."""
+
+    def __init__(self, report: ExportReport, where: str) -> None:
+        self._report = report
+        self._where = where
+        self._converted: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+        self._counted: set[bytes] = set()
+
+    def convert(self, kind: Any, objects: tuple[Any, ...], read: Callable[[ExportReport], Any]) -> Any:
+        """The result of ``read``, called once for these objects and this kind of conversion.
+
+        What it drops is counted, unless equal objects were counted before.
+        """
+        key = (kind, *map(id, objects))
+        entry = self._converted.get(key)
+        if entry is None:
+            lost = ExportReport()
+            # The objects are stored with the result: a freed object's id could be given to another one.
+            entry = self._converted[key] = objects, read(lost)
+            if lost.dropped:
+                self.count_lost((kind, *objects), lost)
+        return entry[1]
+
+    def count_lost(self, what: Any, lost: ExportReport) -> None:
+        """Counts what was lost in converting ``what``, unless an equal value was counted before."""
+        digest = digest_of(what)
+        if digest not in self._counted:
+            self._counted.add(digest)
+            self._report.take(lost, where=self._where)
+
+    def tools(self, step: Step) -> list[dict[str, Any]]:
+        """The tools of a step's request in chat's shape; empty where it has none."""
+        if step.tools is None:
+            return tools_of(step) or []
+        converted = (self.convert("tool", (tool,), partial(tool_of, tool)) for tool in step.tools)
+        return [tool for tool in converted if tool is not None]

@@ -13,32 +13,28 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace.data.extras import TopTokens
 from rollout_trace.data.tokens import common_prefix
-from rollout_trace.export._arrow import Rows
-from rollout_trace.export._baselines import check_row_options, compare
-from rollout_trace.export._common import each, exporting, one_by_one, plain, scored_rows
-from rollout_trace.export._extras import count_extras
-from rollout_trace.export._rows import count_unused, step_ids_of
+from rollout_trace.export._exporter import Exporter, RowIterator, owned
+from rollout_trace.export._rows import check_row_options, compare, each, training_rows
 from rollout_trace.train.extras import misfit
 from rollout_trace.train.sequence import common_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from typing_extensions import Unpack
 
-    from rollout_trace.data.extras import TopTokens
     from rollout_trace.data.model import Step
-    from rollout_trace.data.tokens import FloatArray, IntArray
+    from rollout_trace.data.tokens import FloatArray
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.export._exporter import Row, Trajectories
+    from rollout_trace.export._rows import RowOptions
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.sequence import Sequence
 
-
 Source: TypeAlias = Literal["prompt", "sampled"]
+TeacherOption: TypeAlias = "str | Callable[[Step], bool] | None"
 
-SCHEMA = {
+COLUMNS = {
     "input_ids": "list<int32>",
     "loss_mask": "list<int8>",
     "topk_ids": "list<list<int32>>",
@@ -48,13 +44,13 @@ SCHEMA = {
     "reward": "float64",
     "trajectory_id": "string",
 }
-
 WIRE_INFINITY = -9999.0
 """What vLLM sends for a logprob of minus infinity."""
 
 
+@Exporter
 def distillation(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     k: int | None = None,
     teacher: TeacherOption = None,
@@ -63,7 +59,7 @@ def distillation(
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
-) -> Rows:
+) -> RowIterator:
     """Rows for distillation: one for each sequence, with the likeliest tokens of a teacher at each position.
 
     Each has ``input_ids`` and ``loss_mask`` [length]; ``topk_ids`` and ``topk_logprobs`` ``[length][k]``, likeliest
@@ -92,69 +88,21 @@ def distillation(
         filler: the logprob where nothing is known, or the token was excluded. The default is vLLM's number for minus
             infinity: losses that multiply probability and logprob (verl's) need a finite one. TRL's losses take
             ``float("-inf")``, by which they know positions without tokens; JSON does not.
-        strict: raise ExportError instead of leaving something out.
         report: counts what is left out: rows without any scores, and sampled tokens of the other rows without.
-        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
 
     Raises:
-        ExportError: ``strict``, and something would be left out.
         ValueError: ``k``, ``source``, ``filler`` or an option has no such value, or a step's ``advantage`` does not fit
             its completion.
     """
     settings = _settings(k, teacher, source, filler)
-    with exporting("distillation", strict, report) as counts:
-        return Rows(map(_listed, _rows(trajectories, settings, counts, options)), SCHEMA)
-
-
-def iter_distillation(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    k: int | None = None,
-    teacher: TeacherOption = None,
-    source: Source | None = None,
-    filler: float = WIRE_INFINITY,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``distillation``, each made on demand: as lists they take ten times the memory of their arrays."""
-    settings = _settings(k, teacher, source, filler)
     check_row_options(options)
-    rows = one_by_one(
-        "iter_distillation", strict, report, lambda counts: _rows(trajectories, settings, counts, options)
-    )
-    return map(_listed, rows)
 
+    def make(counts: ExportReport, raw: bool) -> Iterable[Row]:
+        if raw and not math.isfinite(filler):
+            raise ValueError(f"filler={filler!r}: files need a finite number, such as -9999.0.")
+        return owned(_rows(trajectories, settings, counts, options), raw)
 
-def write_distillation(
-    path: str | Path,
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    k: int | None = None,
-    teacher: TeacherOption = None,
-    source: Source | None = None,
-    filler: float = WIRE_INFINITY,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> int:
-    """Writes the rows of ``distillation()`` for ``datasets.load_dataset``; returns how many.
-
-    Args:
-        path: must end with ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``.
-        filler: a finite number, as JSON has no infinity.
-
-    Raises:
-        ExportError, ValueError: as ``distillation``; ValueError also for a filler that is not finite.
-        ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
-    """
-    from rollout_trace.export._files import write_rows
-
-    if not math.isfinite(filler):
-        raise ValueError(f"filler={filler!r}: files need a finite number, such as -9999.0.")
-    settings = _settings(k, teacher, source, filler)
-    with exporting("write_distillation", strict, report) as counts:
-        return write_rows(path, map(_listed, _rows(trajectories, settings, counts, options)), SCHEMA)
+    return RowIterator("distillation", strict, report, make, COLUMNS)
 
 
 class _Settings(NamedTuple):
@@ -185,27 +133,18 @@ class _Scores(NamedTuple):
     teacher: str | None
 
 
-def _rows(
-    trajectories: Trajectory | Iterable[Trajectory], settings: _Settings, report: ExportReport, options: RowOptions
-) -> Iterator[dict[str, Any]]:
+def _rows(trajectories: Trajectories, settings: _Settings, report: ExportReport, options: RowOptions) -> Iterator[Row]:
     scores: TeacherScores | None = None
     if settings.teacher is not None:
         runs = list(each(trajectories))
         scores = TeacherScores(runs, settings.teacher)
         trajectories = [run for one in runs if (run := _without_teacher(one, settings.teacher)) is not None]
     compared = compare(trajectories, report, options)
-    for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
-        count_unused(trajectory, step_ids_of(rows), report)
-        count_extras(rows, report, "top_tokens", "prompt_logprobs", "prompt_top_tokens")
-        models = {step.id: step.model for step in trajectory.steps}
-        for row in rows:
-            found = scores.of(row.token_ids, trajectory.id) if scores is not None else None
-            known = _Scores(*found) if found is not None else _Scores(None, None, None)
-            if scores is None:
-                known = _own_scores(row, settings.source, common_value(models[step_id] for step_id in row.step_ids))
-            made = _row(row, known, settings, report)
-            if made is not None:
-                yield {**made, "reward": row.reward, "trajectory_id": trajectory.id}
+    for trajectory, row in training_rows(compared, report, "top_tokens", "prompt_logprobs", "prompt_top_tokens"):
+        known = _own_scores(trajectory, row, settings.source) if scores is None else scores.of(row, trajectory)
+        made = _row(row, known, settings, report)
+        if made is not None:
+            yield {**made, "reward": row.reward, "trajectory_id": trajectory.id}
 
 
 def _without_teacher(trajectory: Trajectory, teacher: TeacherOption) -> Trajectory | None:
@@ -216,10 +155,12 @@ def _without_teacher(trajectory: Trajectory, teacher: TeacherOption) -> Trajecto
     return replace(trajectory, steps=steps) if steps else None
 
 
-def _own_scores(row: Sequence, source: Source | None, model: str | None) -> _Scores:
+def _own_scores(trajectory: Trajectory, row: Sequence, source: Source | None) -> _Scores:
     """The scores that the row's own steps have."""
     import numpy as np
 
+    ids = set(row.step_ids)
+    model = common_value(step.model for step in trajectory.steps if step.id in ids)
     if source == "sampled" or (source is None and row.top_tokens is not None):
         own = None if row.logprobs is None else np.where(row.loss_mask, row.logprobs, np.float32(np.nan))
         return _Scores(row.top_tokens, own if row.top_tokens is not None else None, model)
@@ -251,15 +192,6 @@ def _row(row: Sequence, known: _Scores, settings: _Settings, report: ExportRepor
     }
 
 
-def _listed(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: plain(value) if hasattr(value, "tolist") else value for name, value in row.items()}
-
-
-TeacherOption: TypeAlias = "str | Callable[[Step], bool] | None"
-Found: TypeAlias = "tuple[TopTokens | None, FloatArray | None, str | None]"
-"""Likeliest tokens and own logprobs of a row's positions, and the teacher's model."""
-
-
 def is_teacher(step: Step, teacher: TeacherOption) -> bool:
     """Whether a step is the teacher's: its request names that model, or the function returns True."""
     if teacher is None:
@@ -280,30 +212,31 @@ class TeacherScores:
                     self._by_ids[step.prompt_token_ids.tobytes()] = step
                     self._by_trajectory.setdefault(trajectory.id, []).append(step)
 
-    def of(self, ids: IntArray, trajectory_id: str) -> Found | None:
+    def of(self, row: Sequence, trajectory: Trajectory) -> _Scores:
         """The scores of a row: those of a prompt of the same ids, else of the prompt in its trajectory that shares the
-        most ids with its beginning; None where there is no such prompt.
+        most ids with its beginning; nothing where there is no such prompt.
 
         A score is of the ids up to its position: it holds for every row that begins with them.
         """
+        ids = row.token_ids
         step = self._by_ids.get(ids.tobytes())
         if step is not None:
             return self._cut(step, len(ids), len(ids))
         best, shared = None, 1
-        for candidate in self._by_trajectory.get(trajectory_id, ()):
+        for candidate in self._by_trajectory.get(trajectory.id, ()):
             assert candidate.prompt_token_ids is not None
             common = common_prefix(candidate.prompt_token_ids, ids)
             if common > shared:
                 best, shared = candidate, common
-        return None if best is None else self._cut(best, shared, len(ids))
+        return _Scores(None, None, None) if best is None else self._cut(best, shared, len(ids))
 
-    def _cut(self, step: Step, shared: int, length: int) -> Found:
+    def _cut(self, step: Step, shared: int, length: int) -> _Scores:
         """The scores of the first ``shared`` positions, in arrays of ``length``."""
         top, own = step.prompt_top_tokens, step.prompt_logprobs
-        name = self._name or step.model
+        nan = float("nan")
         if top is not None:
-            top = TopTokens(_resized(top.ids, shared, length, -1), _resized(top.logprobs, shared, length, float("nan")))
-        return top, None if own is None else _resized(own, shared, length, float("nan")), name
+            top = TopTokens(_resized(top.ids, shared, length, -1), _resized(top.logprobs, shared, length, nan))
+        return _Scores(top, None if own is None else _resized(own, shared, length, nan), self._name or step.model)
 
 
 def _is_scored(step: Step) -> bool:

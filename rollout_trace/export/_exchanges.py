@@ -1,4 +1,4 @@
-"""One line for each HTTP exchange with a model: request, response, usage, status and timing, failures too.
+"""One line for each HTTP exchange with a model; and a call as the chat completion that vLLM would have answered.
 
 Shapes: the ``llm_trajectory.jsonl`` of BenchFlow, ``LLMExchange`` in ``benchflow/trajectories/types.py`` (0.7.11).
 """
@@ -6,33 +6,30 @@ Shapes: the ``llm_trajectory.jsonl`` of BenchFlow, ``LLMExchange`` in ``benchflo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Attempt
-from rollout_trace.export._chat_exchange import chat_request, chat_response
-from rollout_trace.export._common import each, exporting, one_by_one
-from rollout_trace.export._files import write_jsonl
-from rollout_trace.export._rows import task_id
-from rollout_trace.export._strict_json import strict_json
-from rollout_trace.export._values import number
+from rollout_trace.data.model import CUT_OFF, Attempt
+from rollout_trace.data.tokens import same_array
+from rollout_trace.export._exporter import Exporter, RowIterator, listed
+from rollout_trace.export._rows import each, task_id
+from rollout_trace.export._values import number, strict_json
+from rollout_trace.wire.chat_messages import answer, to_chat, tools_of, with_text
 from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Iterator
     from datetime import datetime
 
     from rollout_trace.data.model import ErrorInfo, Step, Usage
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.export._exporter import Row, Trajectories
     from rollout_trace.report import ExportReport, Strict
 
 CLIENT_CLOSED = 499
 """Status of an exchange whose caller went away before the answer's end, as web servers log it."""
 _CHAT_PATH = "/v1/chat/completions"
-
-
 COLUMNS = {
     "request": "json",
     "response": "json",
@@ -42,15 +39,21 @@ COLUMNS = {
     "error": "json",
     "metadata": "json",
 }
+_FINISH_REASONS = {
+    **dict.fromkeys(CUT_OFF, "length"),
+    **dict.fromkeys(("end_turn", "stop_sequence", "completed", "eos", "STOP"), "stop"),
+    "tool_use": "tool_calls",
+}
 
 
+@Exporter
 def exchanges(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     tokens: bool = True,
     strict: Strict = False,
     report: ExportReport | None = None,
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """One dict for each HTTP exchange with a model, in the order of the calls: ``LLMExchange(**row)``.
 
     - ``request``: ``timestamp``, ``method``, ``path``, ``headers`` (empty: none are recorded), ``body``
@@ -72,62 +75,31 @@ def exchanges(
     the ``error`` in the body).
 
     Args:
-        trajectories: one, or any iterable.
         tokens: False: bodies of the kind ``chat`` without token ids and logprobs.
-        strict: raise ExportError instead of leaving something out.
         report: counts what is left out: what a chat message has no place for. Headers are not recorded, and not
             counted.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
     """
-    with exporting("exchanges", strict, report) as counts:
-        return list(_exchanges(trajectories, tokens, counts))
+    return RowIterator(
+        "exchanges", strict, report, lambda counts, raw: _exchanges(trajectories, tokens, counts, raw), COLUMNS,
+        # Readers take null for no duration.
+        fills=False,
+        checked=True,
+    )  # fmt: skip
 
 
-def iter_exchanges(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    tokens: bool = True,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``exchanges``, each made on demand."""
-    return one_by_one("iter_exchanges", strict, report, lambda counts: _exchanges(trajectories, tokens, counts))
-
-
-def write_exchanges(
-    path: str | os.PathLike[str],
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    tokens: bool = True,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-) -> int:
-    """Writes the rows of ``exchanges``, one a line, and returns their number.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        OSError: the file cannot be written.
-        ValueError: the name does not end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``.
-    """
-    with exporting("write_exchanges", strict, report) as counts:
-        return write_jsonl(path, _exchanges(trajectories, tokens, counts))
-
-
-def _exchanges(
-    trajectories: Trajectory | Iterable[Trajectory], tokens: bool, report: ExportReport
-) -> Iterator[dict[str, Any]]:
+def _exchanges(trajectories: Trajectories, tokens: bool, report: ExportReport, raw: bool) -> Iterator[Row]:
     for trajectory in each(trajectories):
         report.drop("trajectories without steps", not trajectory.steps, where=f"trajectory {trajectory.id}")
         for _, choices in groupby(trajectory.steps, lambda step: step.call_id):
-            yield from _call(trajectory, list(choices), tokens, report)
+            steps = list(choices)
+            where = f"trajectory {trajectory.id}, step {steps[0].id}"
+            for row in _call(trajectory, steps, tokens, report):
+                yield strict_json(row, report, where, arrays=raw)
         report.read_one()
 
 
-def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: ExportReport) -> Iterator[dict[str, Any]]:
+def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: ExportReport) -> Iterator[Row]:
     first = steps[0]
-    where = f"trajectory {trajectory.id}, step {first.id}"
     # A step that was not seen on the wire has no attempt.
     attempts = first.attempts or (Attempt(started_at=first.started_at, duration=first.latency),)
     recorded = _recorded(first)
@@ -138,21 +110,22 @@ def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: Expor
         last = at == len(attempts) - 1
         error = (first.error or attempt.error) if last else attempt.error
         status = first.status if last else "error"
-        row = {
+        # Without the times and durations that are not known: readers take null for none of them.
+        yield {
             "request": {
-                "timestamp": _time(attempt.started_at),
+                **_timestamp(attempt.started_at),
                 "method": "POST",
                 "path": _path(first) if kind == "recorded" else _CHAT_PATH,
                 "headers": {},
                 "body": request,
             },
             "response": {
-                "timestamp": _time(_end(attempt)),
+                **_timestamp(_end(attempt)),
                 "status_code": _status_code(first, attempt, last),
                 "headers": {},
                 "body": _body(response, kind, status, error) if last else {"error": _error(error)},
             },
-            "duration_ms": None if attempt.duration is None else attempt.duration * 1000,
+            **({} if attempt.duration is None else {"duration_ms": attempt.duration * 1000}),
             "usage": _usage(first.usage) if last and status != "cached" else None,
             "status": status,
             "error": _error(error),
@@ -171,7 +144,6 @@ def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: Expor
                 "http_status": attempt.status,
             },
         }
-        yield strict_json(_dated(row), report, where)
 
 
 def _body(response: dict[str, Any], kind: str, status: str, error: ErrorInfo | None) -> dict[str, Any]:
@@ -179,16 +151,6 @@ def _body(response: dict[str, Any], kind: str, status: str, error: ErrorInfo | N
     if status != "error" or kind == "recorded":
         return response
     return {**(response if response["choices"] else {}), "error": _error(error)}
-
-
-def _dated(row: dict[str, Any]) -> dict[str, Any]:
-    """Without the times and durations that are not known: readers take null for none of them."""
-    for part in (row["request"], row["response"]):
-        if part["timestamp"] is None:
-            del part["timestamp"]
-    if row["duration_ms"] is None:
-        del row["duration_ms"]
-    return row
 
 
 def _status_code(step: Step, attempt: Attempt, last: bool) -> int:
@@ -250,9 +212,98 @@ def _end(attempt: Attempt) -> datetime | None:
     return attempt.started_at + timedelta(seconds=attempt.duration)
 
 
-def _time(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+def _timestamp(moment: datetime | None) -> dict[str, str]:
+    return {} if moment is None else {"timestamp": moment.isoformat()}
 
 
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1000
+
+
+# A call as a chat completion
+
+
+def chat_request(step: Step, report: ExportReport) -> dict[str, Any]:
+    """The body of a chat request: ``model``, ``messages``, ``tools`` and the recorded sampling parameters."""
+    tools = tools_of(step, report)
+    # A request of chat with `functions` has them in `tools` here.
+    sampling = {name: value for name, value in (step.sampling or {}).items() if name != "functions"}
+    body: dict[str, Any] = {"model": step.model, "messages": to_chat(step, report), **sampling}
+    return body if tools is None else {**body, "tools": tools}
+
+
+def chat_response(choices: list[Step], report: ExportReport, *, tokens: bool = True) -> dict[str, Any]:
+    """The body of the answer to a call: a choice for each step, in vLLM's shape.
+
+    ``prompt_token_ids`` stand beside ``choices``; each choice has ``token_ids``, and ``logprobs.content`` with a
+    ``token`` ``"token_id:N"`` for each of them, as vLLM writes them with ``return_token_ids`` and
+    ``return_tokens_as_token_ids``. Logprobs whose number is not that of the ids are left out.
+    """
+    first = choices[0]
+    began = next((step.started_at for step in choices if step.started_at is not None), None)
+    body: dict[str, Any] = {
+        "id": first.response_id or first.call_id,
+        "object": "chat.completion",
+        "created": 0 if began is None else int(began.timestamp()),
+        "model": first.response_model or first.model or "",
+        "choices": [_choice(step, report, tokens) for step in choices if _has_answer(step)],
+        # An answer from a cache has the usage of the call that filled it.
+        "usage": None if first.status == "cached" else _chat_usage(first.usage),
+    }
+    prompts = [step.prompt_token_ids for step in choices] if tokens else []
+    if all(same_array(prompt, prompts[0]) for prompt in prompts):
+        return body if not prompts or prompts[0] is None else {**body, "prompt_token_ids": prompts[0].tolist()}
+    # A request of completions with several prompts: their ids stand on the choices, where vLLM has them there.
+    answered = [step for step in choices if _has_answer(step)]
+    for choice, step in zip(body["choices"], answered, strict=True):
+        choice["prompt_token_ids"] = listed(step.prompt_token_ids)
+    return body
+
+
+def finish_reason(step: Step) -> str | None:
+    """The finish reason in chat's words, where it has one for it; otherwise the server's own."""
+    reason = step.finish_reason
+    return None if reason is None else _FINISH_REASONS.get(reason, reason)
+
+
+def _choice(step: Step, report: ExportReport, tokens: bool) -> dict[str, Any]:
+    message = answer(step, "json", report)
+    choice: dict[str, Any] = {
+        "index": step.choice,
+        "message": {"role": "assistant", "content": None} if message is None else with_text(message),
+        "finish_reason": finish_reason(step),
+        "logprobs": None,
+    }
+    if tokens and step.completion_token_ids is not None:
+        ids = choice["token_ids"] = step.completion_token_ids.tolist()
+        if step.logprobs is not None and len(step.logprobs) == len(ids):
+            choice["logprobs"] = {
+                "content": [
+                    {"token": f"token_id:{one}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+                    for one, logprob in zip(ids, step.logprobs.tolist(), strict=True)
+                ]
+            }
+    if step.stop_reason is not None:
+        choice["stop_reason"] = step.stop_reason
+    return choice
+
+
+def _has_answer(step: Step) -> bool:
+    return step.completion is not None or step.completion_token_ids is not None
+
+
+def _chat_usage(usage: Usage | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    counts: dict[str, Any] = {"prompt_tokens": usage.input, "completion_tokens": usage.output}
+    if usage.input is not None and usage.output is not None:
+        counts["total_tokens"] = usage.input + usage.output
+    details = {
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+    for name, values in details.items():
+        known = {key: value for key, value in values.items() if value is not None}
+        if known:
+            counts[name] = known
+    return {name: value for name, value in counts.items() if value is not None}

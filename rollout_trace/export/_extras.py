@@ -135,11 +135,36 @@ def sampled_versions(row: Sequence) -> list[str | int | None]:
     return versions if covered == int(row.loss_mask.sum()) else [*versions, None]
 
 
-def whole_number(version: str | int | None) -> int | None:
+def as_number(version: str | int | None) -> int | None:
     """A version as a number, if it is one: 7, or the text "7", as engines send it. None for any other."""
     if isinstance(version, str) and version.isascii() and version.isdigit():
         return int(version)
     return version if isinstance(version, int) else None
+
+
+def whole_number(version: str | int | None, report: ExportReport, step_id: str) -> int | None:
+    """``as_number``; counts a version that is none."""
+    number = as_number(version)
+    lost = number is None and version is not None
+    report.drop("policy versions that are no whole numbers", lost, where=f"step {step_id}", metadata=True)
+    return number
+
+
+def whole_numbers(
+    versions: Iterable[str | int | None], known: int, report: ExportReport, what: str, where: str | None = None
+) -> list[int]:
+    """Versions as numbers, for consumers of the lowest and the highest; empty where one is none, or is not known.
+
+    Args:
+        known: how many versions are lost then.
+        what: rows or runs, for the report.
+    """
+    numbers = [as_number(version) for version in versions]
+    found = [number for number in numbers if number is not None]
+    if len(found) < len(numbers):
+        report.drop(f"policy versions of {what} where not all are integers", known, where=where, metadata=True)
+        return []
+    return found
 
 
 def listed_spans(row: Sequence, start: int) -> list[list[Any]] | None:

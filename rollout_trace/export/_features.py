@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.export import (
-    _distillation,
-    _exchanges,
-    _steps,
-    _trl,
-    _trl_preferences,
-    _trl_prompts,
-    _turns,
-    _verifiers,
-    _verl,
-)
-from rollout_trace.export._arrow import arrow_schema, import_datasets
-from rollout_trace.export._chat import columns_of, settings_of
+from rollout_trace.export._agent_lightning import turns
+from rollout_trace.export._arrow import arrow_schema, import_package
+from rollout_trace.export._chat import chat
+from rollout_trace.export._distillation import distillation
+from rollout_trace.export._exchanges import exchanges
+from rollout_trace.export._prompts import trl_prompts, verl_prompts
+from rollout_trace.export._steps import steps
+from rollout_trace.export._trl import trl, trl_dpo, trl_kto
+from rollout_trace.export._verifiers import verifiers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.export._chat import ChatOptions
+    from rollout_trace.export._exporter import Exporter
+
+_EXPORTERS: dict[str, Exporter[Any]] = {
+    one.__name__: one
+    for one in (
+        chat, distillation, exchanges, steps, trl, trl_dpo, trl_kto, trl_prompts, turns, verifiers, verl_prompts,
+    )
+}  # fmt: skip
 
 
 def features(exporter: str, **options: Unpack[ChatOptions]) -> Any:
@@ -42,28 +46,11 @@ def features(exporter: str, **options: Unpack[ChatOptions]) -> Any:
         TypeError: an option that the exporter does not have.
         ValueError: there is no such exporter, or it has no columns; or an option has an unknown value.
     """
-    if exporter == "chat":
-        schema: Any = columns_of(settings_of(options))
-    elif exporter == "verl_prompts":
-        schema = _verl.prompt_schema()
-    elif exporter in _COLUMNS:
-        schema = _COLUMNS[exporter]
-    else:
-        known = ", ".join(sorted([*_COLUMNS, "chat", "verl_prompts"]))
+    if exporter not in _EXPORTERS:
+        known = ", ".join(_EXPORTERS)
         raise ValueError(f"exporter={exporter!r}: expected one whose rows have columns: {known}.")
     if options and exporter != "chat":
         raise TypeError(f"{next(iter(options))!r} is no option of features({exporter!r}): its columns are fixed.")
-    return import_datasets().Features.from_arrow_schema(arrow_schema(schema))
-
-
-_COLUMNS = {
-    "distillation": _distillation.SCHEMA,
-    "exchanges": _exchanges.COLUMNS,
-    "steps": _steps.STEP_COLUMNS,
-    "trl": _trl.SCHEMA,
-    "trl_dpo": _trl_preferences.DPO_COLUMNS,
-    "trl_kto": _trl_preferences.KTO_COLUMNS,
-    "trl_prompts": _trl_prompts.COLUMNS,
-    "turns": _turns.TURN_COLUMNS,
-    "verifiers": _verifiers.COLUMNS,
-}
+    given: Any = {"data_source": "", "ability": ""} if exporter == "verl_prompts" else options
+    columns = _EXPORTERS[exporter].rows((), **given).columns
+    return import_package("datasets").Features.from_arrow_schema(arrow_schema(columns))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
-from rollout_trace.export._arrow import batches, import_pyarrow, require_finite
+from rollout_trace.export._arrow import batches, import_package, require_finite
+from rollout_trace.export._exporter import RowIterator
 from rollout_trace.export._values import number
 from rollout_trace.file.addresses import replacing
 from rollout_trace.file.compression import import_zstandard
@@ -35,14 +36,55 @@ _BATCH_SIZE = 1 << 20
 arrays: its rows as Python objects would take more, and leave holes in the memory."""
 
 
-def write_rows(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema) -> int:
-    """Writes rows to JSON lines or parquet, by the file's suffix. See ``write_jsonl`` and ``write_parquet``."""
-    if _suffix(path, JSONL_SUFFIXES + PARQUET_SUFFIXES) in PARQUET_SUFFIXES:
-        return write_parquet(path, rows, schema)
-    return write_jsonl(path, uniform(rows, schema))
+def write(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | None = None) -> int:
+    """Writes rows to JSON lines or parquet (zstd inside), by the file's ending, and returns their number.
+
+    Give an exporter's rows as ``export.NAME.rows(...)``: they are written as they are made, so memory stays flat (in
+    parquet: one row group at a time). Missing folders are created. An existing file is replaced after the last row; on
+    an error it is unchanged.
+
+    Arrays are written as lists; in JSON a float32 has all digits of its value as a double. Every line of an exporter's
+    rows has every column, None where there is nothing: see ``features`` for the types with which to load the file. In
+    parquet, columns such as ``messages`` have Arrow's JSON type: ``datasets`` returns their values, other readers text.
+
+    Args:
+        path: must end with ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` (needs the package zstandard) or ``.parquet``
+            (needs pyarrow).
+        rows: an exporter's rows, or any mappings; a missing key is null in parquet.
+        schema: types by column name (see ``rollout_trace.export.arrow``), or a ``pyarrow.Schema``. None: the
+            exporter's; otherwise parquet's are inferred from the first rows, which all others must fit.
+
+    Raises:
+        ExportError: the rows are of an exporter with ``strict``, and something would be left out.
+        ImportError: zstandard or pyarrow is not installed.
+        OSError: the file cannot be written.
+        ValueError: the name ends with something else, or a row does not fit the schema or holds a number that is not
+            finite.
+    """
+    suffix = _suffix(path, JSONL_SUFFIXES + PARQUET_SUFFIXES)
+    if schema is None:
+        schema = getattr(rows, "columns", None)
+    fills, checked = getattr(rows, "fills", True), getattr(rows, "checked", False)
+    if isinstance(rows, RowIterator):
+        rows = rows.for_file()
+    if suffix in PARQUET_SUFFIXES:
+        return _write_parquet(path, rows, schema)
+    return _write_jsonl(path, suffix, _uniform(rows, schema) if fills else rows, checked)
 
 
-def uniform(rows: Iterable[Row], schema: Schema | None) -> Iterator[Row]:
+def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
+    """Writes rows as JSON lines, as ``write`` does; another ending raises ValueError."""
+    _suffix(path, JSONL_SUFFIXES)
+    return write(path, rows)
+
+
+def write_parquet(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | None = None) -> int:
+    """Writes rows as parquet, as ``write`` does; another ending raises ValueError."""
+    _suffix(path, PARQUET_SUFFIXES)
+    return write(path, rows, schema)
+
+
+def _uniform(rows: Iterable[Row], schema: Schema | None) -> Iterator[Row]:
     """The rows with every column of the schema, and with floats where it says ``float64``.
 
     Readers of JSON lines take a column's type from the first values they see: a key that comes later, or a reward that
@@ -55,48 +97,19 @@ def uniform(rows: Iterable[Row], schema: Schema | None) -> Iterator[Row]:
         yield {**missing, **row, **{name: number(row.get(name)) for name in floats}}
 
 
-def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
-    """Writes rows as JSON, one per line, and returns their number. Each row is written at once: memory stays flat.
-
-    The name must end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` (needs the package zstandard). Missing folders
-    are created. An existing file is replaced after the last row; on an error it is unchanged. Arrays are written as
-    lists; a float32 is written with all digits of its value as a double. An exporter's rows have every column in every
-    line, None where there is nothing: see ``features`` for the types with which to load the file.
-
-    Raises:
-        ImportError: the name ends with ``.zst`` and zstandard is not installed.
-        OSError: the file cannot be written.
-        ValueError: the name ends with something else, or a row holds a number that is not finite.
-    """
-    suffix = _suffix(path, JSONL_SUFFIXES)
+def _write_jsonl(path: str | os.PathLike[str], suffix: str, rows: Iterable[Row], checked: bool) -> int:
     with replacing(path) as file, _compressed(file, suffix, path) as lines:
         count = 0
-        for row in uniform(rows, getattr(rows, "columns", None)):
-            require_finite(row, count)
+        for row in rows:
+            if not checked:
+                require_finite(row, count)
             lines.write(dumps({name: _doubles(value) for name, value in row.items()}, orjson.OPT_APPEND_NEWLINE))
             count += 1
     return count
 
 
-def write_parquet(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | None = None) -> int:
-    """Writes rows as parquet (zstd inside), and returns their number. Memory stays flat: one row group at a time.
-
-    The name must end with ``.parquet``. Folders and existing files: as ``write_jsonl``.
-
-    Args:
-        path: the file to write.
-        rows: mappings; a missing key is null.
-        schema: types by column name (see ``rollout_trace.export.arrow``), or a ``pyarrow.Schema``. None: the
-            exporter's, otherwise inferred from the first rows, which all others must fit.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        OSError: the file cannot be written.
-        ValueError: the name ends with something else, or a row does not fit the schema or holds a number that is not
-            finite.
-    """
-    _suffix(path, PARQUET_SUFFIXES)
-    import_pyarrow()
+def _write_parquet(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | None) -> int:
+    import_package("pyarrow")
     from pyarrow.parquet import ParquetWriter
 
     parts = batches(rows, schema, max_rows=_BATCH_ROWS, max_size=_BATCH_SIZE)

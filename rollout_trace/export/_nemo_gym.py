@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.export._baselines import check_row_options, compare
-from rollout_trace.export._common import exporting, one_by_one, scored_rows
-from rollout_trace.export._extras import count_extras
-from rollout_trace.export._rows import count_unused, sampling_facts, step_ids_of, task_id
-from rollout_trace.export._strict_json import strict_json
+from rollout_trace.export._exporter import Exporter, RowIterator
+from rollout_trace.export._rows import (
+    check_row_options,
+    compare,
+    run_facts,
+    sampling_facts,
+    task_id,
+    task_or_run,
+    training_rows,
+)
+from rollout_trace.export._values import strict_json
 from rollout_trace.file.plain import dumps
 from rollout_trace.wire.chat_messages import (
     answer,
@@ -24,25 +30,27 @@ from rollout_trace.wire.chat_messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from typing_extensions import Unpack
 
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.export._exporter import Row, Trajectories
+    from rollout_trace.export._rows import RowOptions
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.sequence import Sequence
     from rollout_trace.wire.chat_messages import Message
 
 
+@Exporter
 def nemo_gym(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """NeMo-Gym's rollouts, one dict for each sequence: ``BaseVerifyResponse.model_validate(row)``.
 
     ``responses_create_params`` has the messages of the first call as ``input``, and its tools. ``response.output`` has
@@ -57,64 +65,32 @@ def nemo_gym(
     NeMo-RL stops at a rollout whose prompts do not repeat what came before; here each sequence of such a run is a row.
     Left out and counted: trajectories without a reward, rows without logprobs, images and other contents that are not
     text.
-
-    Args:
-        trajectories: one, or any iterable.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what is left out.
-        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
-    with exporting("nemo_gym", strict, report) as counts:
-        return list(_rollouts(trajectories, counts, options))
-
-
-def iter_nemo_gym(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``nemo_gym``, each made on demand."""
     check_row_options(options)
-    return one_by_one("iter_nemo_gym", strict, report, lambda counts: _rollouts(trajectories, counts, options))
+    return RowIterator(
+        "nemo_gym", strict, report, lambda counts, raw: _rollouts(trajectories, counts, options, raw), checked=True
+    )
 
 
-def _rollouts(
-    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: RowOptions
-) -> Iterator[dict[str, Any]]:
+def _rollouts(trajectories: Trajectories, report: ExportReport, options: RowOptions, raw: bool) -> Iterator[Row]:
+    tasks: dict[str, list[int]] = {}
     compared = compare(trajectories, report, options)
-    counted: dict[str, list[int]] = {}
-    for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
-        where = f"trajectory {trajectory.id}"
-        if trajectory.reward is None:
-            report.drop("trajectories without a reward", where=where)
-            continue
-        count_unused(trajectory, step_ids_of(rows), report, named=False)
-        count_extras(rows, report)
-        for row in rows:
-            if row.logprobs is None:
-                report.drop("rows without logprobs", where=f"step {row.step_ids[0]}")
-                continue
-            task, index = _numbers(trajectory, counted)
-            rollout = {
-                **_rollout(trajectory, row, report),
-                "reward": row.reward,
-                **_failure(trajectory),
-                "_ng_task_index": task,
-                "_ng_rollout_index": index,
-                "trajectory_id": trajectory.id,
-                "group_id": trajectory.group_id,
-                "rollout_index": trajectory.rollout_index,
-                "task_id": task_id(trajectory),
-                "rewards": trajectory.rewards,
-                **sampling_facts(row, report),
-            }
-            yield strict_json(rollout, report, where)
+    for trajectory, row in training_rows(compared, report, "rewards by name", complete=True):
+        # A number for the task, and one for the row within it; both from 0, in the order of their first use.
+        task = tasks.setdefault(task_or_run(trajectory), [len(tasks), -1])
+        task[1] += 1
+        rollout = {
+            **_rollout(trajectory, row, report),
+            "reward": row.reward,
+            **_failure(trajectory),
+            "_ng_task_index": task[0],
+            "_ng_rollout_index": task[1],
+            **run_facts(trajectory),
+            "task_id": task_id(trajectory),
+            "rewards": trajectory.rewards,
+            **sampling_facts(row, report),
+        }
+        yield strict_json(rollout, report, f"trajectory {trajectory.id}", arrays=raw)
 
 
 _FAILURES = {"failed": "agent_run_error", "aborted": "rollout_trace:aborted"}
@@ -131,14 +107,6 @@ def _failure(trajectory: Trajectory) -> dict[str, Any]:
         "failure_kind": _FAILURES.get(trajectory.status),
         "failure_reason": reason if failed else None,
     }
-
-
-def _numbers(trajectory: Trajectory, counted: dict[str, list[int]]) -> tuple[int, int]:
-    """A number for the task, and one for the row within it; both from 0, in the order of their first use."""
-    name = trajectory.group_id or task_id(trajectory) or trajectory.id
-    entry = counted.setdefault(name, [len(counted), 0])
-    entry[1] += 1
-    return entry[0], entry[1] - 1
 
 
 def _rollout(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict[str, Any]:

@@ -9,40 +9,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.export._baselines import check_row_options, compare
-from rollout_trace.export._common import exporting, one_by_one, scored_rows
-from rollout_trace.export._extras import (
-    count_extras,
-    note_masks,
-    parts_of_mask,
-    rectangle,
-    sampled_versions,
-    whole_number,
+from rollout_trace.export._exporter import Exporter, RowIterator, copied
+from rollout_trace.export._extras import note_masks, parts_of_mask, rectangle, sampled_versions, whole_numbers
+from rollout_trace.export._rows import (
+    check_row_options,
+    compare,
+    count_lost,
+    has_logprobs,
+    run_facts,
+    sampling_facts,
+    scored_or_none,
+    scored_rows,
 )
-from rollout_trace.export._rows import count_unused, sampling_facts, scored_or_none
-from rollout_trace.export._values import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import numpy as np
     from typing_extensions import Unpack
 
     from rollout_trace.data.tokens import IntArray
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.export._exporter import Row, Trajectories
+    from rollout_trace.export._rows import RowOptions
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.sequence import Sequence
 
 
+@Exporter
 def nemo_rl(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     mask_width: int | None = None,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """NeMo-RL's ``DatumSpec``, one dict for each sequence, with the message log of a finished rollout.
 
     ``message_log`` has a message of role ``assistant`` for each completion, and one of role ``user`` for what was read
@@ -65,59 +66,31 @@ def nemo_rl(
     ``total_reward`` is None.
 
     Args:
-        trajectories: one, or any iterable.
         mask_width: width of ``sampling_mask_token_ids``, which NeMo-RL needs to be one number in a batch. None: the
             largest number of ids at a token of these rows.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what is left out.
-        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
 
     Raises:
-        ExportError: ``strict``, and something would be left out.
         ValueError: ``mask_width`` is too small, an option has an unknown value, or a step's ``advantage`` does not fit
             its completion.
     """
-    with exporting("nemo_rl", strict, report) as counts:
-        return list(_data(trajectories, mask_width, counts, options))
-
-
-def iter_nemo_rl(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    mask_width: int | None = None,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``nemo_rl``, each made on demand; the arrays of all are in memory from the first row on."""
     check_row_options(options)
-    return one_by_one("iter_nemo_rl", strict, report, lambda counts: _data(trajectories, mask_width, counts, options))
+    return RowIterator("nemo_rl", strict, report, lambda counts, _: _data(trajectories, mask_width, counts, options))
 
 
 def _data(
-    trajectories: Trajectory | Iterable[Trajectory],
-    mask_width: int | None,
-    report: ExportReport,
-    options: RowOptions,
-) -> Iterator[dict[str, Any]]:
-    compared = compare(trajectories, report, options)
-    pairs = scored_or_none(
-        [
-            (trajectory, row)
-            for trajectory, rows in scored_rows(compared.trajectories, report, compared.options)
-            for row in rows
-            if not _without_logprobs(row, report)
-        ],
-        report,
-    )
+    trajectories: Trajectories, mask_width: int | None, report: ExportReport, options: RowOptions
+) -> Iterator[Row]:
+    found = scored_rows(compare(trajectories, report, options), report)
+    complete = [(trajectory, row) for trajectory, rows in found for row in rows if has_logprobs(row, report)]
+    pairs = scored_or_none(complete, report)
     rows = [row for _, row in pairs]
     # One type of experts and one width of masks for all rows: NeMo-RL concatenates those of a batch.
     width = _width(rows, mask_width)
     dtype = _expert_type(rows)
     note_masks(rows, report)
+    taken = "routed_experts", "sampling_mask", "policy versions", "rewards by name"
     for at, (trajectory, row) in enumerate(pairs):
-        count_unused(trajectory, row.step_ids, report, versions=False, named=False)
-        count_extras([row], report, "routed_experts", "sampling_mask")
+        count_lost(trajectory, [row], report, *taken)
         yield {
             "message_log": _message_log(row, dtype, width),
             "length": len(row.token_ids),
@@ -126,17 +99,10 @@ def _data(
             "extra_env_info": None,
             "total_reward": row.reward,
             "weight_version": _version(row, report),
-            "trajectory_id": trajectory.id,
-            "group_id": trajectory.group_id,
-            "rollout_index": trajectory.rollout_index,
+            **run_facts(trajectory),
             "rewards": copied(trajectory.rewards),
             **sampling_facts(row, report),
         }
-
-
-def _without_logprobs(row: Sequence, report: ExportReport) -> bool:
-    report.drop("rows without logprobs", int(row.logprobs is None), where=f"step {row.step_ids[0]}")
-    return row.logprobs is None
 
 
 def _width(rows: list[Sequence], wanted: int | None) -> int:
@@ -194,12 +160,8 @@ def _experts(row: Sequence, dtype: type[np.signedinteger[Any]]) -> IntArray | No
 def _version(row: Sequence, report: ExportReport) -> int | None:
     """The version of all sampled tokens of the row; None where it is no whole number, or there are several."""
     where = f"step {row.step_ids[0]}"
-    numbers = {whole_number(version) for version in sampled_versions(row)}
-    if None in numbers:
-        others = sum(version is not None for version in row.policy_versions)
-        report.drop("policy versions of rows where not all are integers", others, where=where, metadata=True)
-        return None
+    known = sum(version is not None for version in row.policy_versions)
+    numbers = set(whole_numbers(sampled_versions(row), known, report, "rows", where))
     if len(numbers) > 1:
         report.drop("policy versions of rows with several", len(row.policy_versions), where=where, metadata=True)
-        return None
-    return numbers.pop()
+    return numbers.pop() if len(numbers) == 1 else None

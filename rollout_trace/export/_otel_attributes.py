@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.episodes import episode_of
-from rollout_trace.export._chat_exchange import finish_reason
+from rollout_trace.export._exchanges import finish_reason
 from rollout_trace.export._extras import count_step_extras
 from rollout_trace.file.plain import dumps
 from rollout_trace.wire.chat_messages import answer, arguments_of, calls_of, previous_response_of, to_chat, tools_of
 from rollout_trace.wire.grammars import settings_of
 from rollout_trace.wire.protocols import MessageShape, record_of
+from rollout_trace.wire.span_names import SAMPLING, names_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step, ToolRun
@@ -20,18 +21,9 @@ if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
     from rollout_trace.wire.chat_messages import Message
 
-_SAMPLING = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "seed": "seed",
-}
-"""Attributes ``gen_ai.request.*`` by field of a request."""
+_SAMPLING = {name: names_of(name)[0] for name in SAMPLING}
+_SAMPLING |= dict.fromkeys(("max_completion_tokens", "max_output_tokens"), _SAMPLING["max_tokens"])
+"""Attributes by field of a request."""
 _USAGE = {
     "input": "gen_ai.usage.input_tokens",
     "output": "gen_ai.usage.output_tokens",
@@ -109,7 +101,7 @@ def call_attributes(step: Step, content: bool, tokens: bool, report: ExportRepor
     for field, name in _SAMPLING.items():
         value = sampling.get(field)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            attributes[f"gen_ai.request.{name}"] = value
+            attributes[name] = value
     # An answer from a cache has the usage of the call that filled it.
     if step.usage is not None and first and step.status != "cached":
         attributes |= {name: getattr(step.usage, field) for field, name in _USAGE.items()}

@@ -10,35 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.episodes import outermost_of
 from rollout_trace.data.model import CUT_OFF
-from rollout_trace.export._common import episodes, exporting, one_by_one
+from rollout_trace.export._calls import check_step_options, usable_steps
+from rollout_trace.export._exporter import Exporter, RowIterator
 from rollout_trace.export._extras import count_step_extras, whole_number
-from rollout_trace.export._rows import count_unused, task_id
+from rollout_trace.export._rows import count_unused, episodes, task_id
 from rollout_trace.export._skyrl import TrajectoryIds
-from rollout_trace.export._strict_json import strict_json
-from rollout_trace.export._usable import check_step_options, usable_steps
-from rollout_trace.export._values import copied
-from rollout_trace.train.selection import advantage_array, n_sampled
+from rollout_trace.export._values import strict_json
+from rollout_trace.train.selection import advantage_array, n_prompt, n_sampled
 from rollout_trace.wire.chat_messages import answer, arguments_of, to_chat, with_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Unpack
 
-    from rollout_trace.data.model import Completion, Step, ToolCall
+    from rollout_trace.data.model import Step, ToolCall
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._usable import StepOptions
+    from rollout_trace.export._calls import StepOptions
+    from rollout_trace.export._exporter import Row, Trajectories
     from rollout_trace.report import ExportReport, Strict
 
 
+@Exporter
 def rllm(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     correct: Callable[[Trajectory], bool] | None = None,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[StepOptions],
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """rLLM's episodes, one dict for each run: ``Episode.from_dict(row)``.
 
     Each trajectory of a run is one of the episode, with the name of its agent: rLLM compares those of a task that have
@@ -56,39 +57,20 @@ def rllm(
     Args:
         trajectories: one, or any iterable. Those of an episode need not stand together: 256 wait for the others.
         correct: whether a run solved its task: ``is_correct``. None: its reward is above 0.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what is left out.
-        **options: ``include``, ``allow``, ``constrained`` and ``policy_versions`` of ``Trajectory.sequences()``.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        TypeError, ValueError: an option is unknown or has an unknown value, or a step's ``advantage`` does not fit its
-            completion.
     """
-    with exporting("rllm", strict, report) as counts:
-        return list(_episodes(trajectories, correct, counts, options))
-
-
-def iter_rllm(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    correct: Callable[[Trajectory], bool] | None = None,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[StepOptions],
-) -> Iterator[dict[str, Any]]:
-    """The episodes of ``rllm``, each made on demand."""
     check_step_options(options)
-    return one_by_one("iter_rllm", strict, report, lambda counts: _episodes(trajectories, correct, counts, options))
+    return RowIterator(
+        "rllm", strict, report, lambda counts, raw: _episodes(trajectories, correct, counts, options, raw), checked=True
+    )
 
 
 def _episodes(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     correct: Callable[[Trajectory], bool] | None,
     report: ExportReport,
     options: StepOptions,
-) -> Iterator[dict[str, Any]]:
-    check_step_options(options)
+    raw: bool,
+) -> Iterator[Row]:
     ids = TrajectoryIds()
     for group in episodes(trajectories, report):
         # rLLM joins the logprobs of steps one after the other: a step without any would shift those that follow.
@@ -106,10 +88,10 @@ def _episodes(
             "is_correct": solved,
             "session_id": run.episode_id,
             "trajectories": made,
-            "metrics": dict(run.metrics or {}),
-            "info": {"group_id": run.group_id, "rollout_index": run.rollout_index, "rewards": copied(run.rewards)},
+            "metrics": run.metrics or {},
+            "info": {"group_id": run.group_id, "rollout_index": run.rollout_index, "rewards": run.rewards},
         }
-        yield strict_json(episode, report, f"trajectory {run.id}")
+        yield strict_json(episode, report, f"trajectory {run.id}", arrays=raw)
 
 
 def _trajectory(trajectory: Trajectory, steps: list[Step], report: ExportReport) -> Iterator[dict[str, Any]]:
@@ -123,10 +105,9 @@ def _trajectory(trajectory: Trajectory, steps: list[Step], report: ExportReport)
     if reward is None:
         report.drop("trajectories without a reward", where=where)
         return
-    count_unused(
-        trajectory, [step.id for step in steps], report, rewards=False, advantages=False, versions=False,
-        named=trajectory.parent_id is not None,
-    )  # fmt: skip
+    taken = ["step rewards", "step advantages", "policy versions"]
+    taken += ["rewards by name"] if trajectory.parent_id is None else []
+    count_unused(trajectory, (step.id for step in steps), report, *taken)
     yield {
         "uid": trajectory.id,
         "name": trajectory.name,
@@ -139,14 +120,13 @@ def _trajectory(trajectory: Trajectory, steps: list[Step], report: ExportReport)
 
 def _step(step: Step, last: bool, report: ExportReport) -> dict[str, Any]:
     count_step_extras(step, report)
-    version = whole_number(step.policy_version)
-    unknown = version is None and step.policy_version is not None
-    report.drop("policy versions that are no whole numbers", unknown, where=f"step {step.id}", metadata=True)
+    version = whole_number(step.policy_version, report, step.id)
     said = answer(step, "json", report)
     message = {"role": "assistant", "content": None} if said is None else with_text(said)
     ids: dict[str, Any] = {"prompt_ids": step.prompt_token_ids, "logprobs": step.logprobs}
     text = message.get("content") if isinstance(message.get("content"), str) else None
     reasoning = None if step.completion is None else step.completion.reasoning
+    calls = () if step.completion is None else step.completion.tool_calls
     advantage = None if step.advantage is None else advantage_array(step, n_sampled(step) or 0)
     return {
         **ids,
@@ -161,9 +141,9 @@ def _step(step: Step, last: bool, report: ExportReport) -> dict[str, Any]:
             **ids,
             "content": text,
             "reasoning": reasoning,
-            "tool_calls": _tool_calls(step.completion, report),
+            "tool_calls": [_tool_call(call, report) for call in calls],
             "completion_ids": step.completion_token_ids,
-            "prompt_length": len(step.prompt_token_ids) if step.prompt_token_ids is not None else 0,
+            "prompt_length": n_prompt(step) or 0,
             "completion_length": n_sampled(step) or 0,
             "finish_reason": step.finish_reason,
             "weight_version": version,
@@ -175,10 +155,6 @@ def _step(step: Step, last: bool, report: ExportReport) -> dict[str, Any]:
         "advantage": advantage,
         "weight_version": version,
     }
-
-
-def _tool_calls(completion: Completion | None, report: ExportReport) -> list[dict[str, Any]]:
-    return [_tool_call(call, report) for call in (() if completion is None else completion.tool_calls)]
 
 
 def _tool_call(call: ToolCall, report: ExportReport) -> dict[str, Any]:

@@ -10,10 +10,18 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace.data.model import CUT_OFF
-from rollout_trace.export._baselines import compare
-from rollout_trace.export._common import count_without_row, each, exporting, plain, token_rows, with_steps
-from rollout_trace.export._extras import count_extras, experts_of_all, note_masks, parts_of_mask
-from rollout_trace.export._rows import all_have_logprobs, count_unused, prompt_and_response, step_ids_of, task_id
+from rollout_trace.export._exporter import exporting, listed
+from rollout_trace.export._extras import experts_of_all, note_masks, parts_of_mask
+from rollout_trace.export._rows import (
+    all_have_logprobs,
+    compare,
+    count_lost,
+    count_without_row,
+    prompt_and_response,
+    task_or_run,
+    token_rows,
+    with_steps,
+)
 from rollout_trace.train.sequences import sequences
 
 if TYPE_CHECKING:
@@ -23,7 +31,8 @@ if TYPE_CHECKING:
 
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.export._exporter import Trajectories
+    from rollout_trace.export._rows import RowOptions
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.selection import SequenceOptions
     from rollout_trace.train.sequence import Sequence, Sequences
@@ -34,7 +43,7 @@ _FAILED = frozenset({"failed", "aborted"})
 
 
 def skyrl(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     stepwise: bool = False,
     arrays: bool = False,
@@ -76,13 +85,11 @@ def skyrl(
             reason "error", and the run's reward, or 0.0. This reward is in the baseline of the others: ``mask_group``
             masks all runs of a group with such a run, as SkyRL's generator for Harbor does. Rows of sub-agents that
             failed, or whose run is masked, are left out.
-        strict: raise ExportError instead of leaving something out.
         report: counts what is left out, and notes the runs that were masked. ``rollout_logprobs`` has all rows or none:
             one step without logprobs makes it None.
         **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``; ``reward`` is "last".
 
     Raises:
-        ExportError: ``strict``, and something would be left out.
         ValueError: ``reward`` is not "last", ``failed`` is unknown, an option has an unknown value, or a step's
             ``advantage`` does not fit its completion.
     """
@@ -128,14 +135,14 @@ class _Run(NamedTuple):
 
 
 def _rows(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     stepwise: bool,
     failed: Failed,
     report: ExportReport,
     options: RowOptions,
 ) -> Iterator[_Row]:
     compared = compare(trajectories, report, options)
-    given = list(each(compared.trajectories))
+    given = list(compared.trajectories)
     roots = _roots(given)
     masked: frozenset[str] = frozenset()
     if failed == "mask_group":
@@ -204,8 +211,7 @@ def _roots(trajectories: list[Trajectory]) -> dict[str, str]:
 
 
 def _made(trajectory: Trajectory, sequences: Sequences, stepwise: bool, report: ExportReport) -> Iterator[_Row]:
-    count_unused(trajectory, step_ids_of(sequences), report)
-    count_extras(sequences, report, "routed_experts", "sampling_mask")
+    count_lost(trajectory, sequences, report, "routed_experts", "sampling_mask")
     yield from _steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences)
 
 
@@ -228,7 +234,7 @@ def _masked(trajectory: Trajectory, options: SequenceOptions) -> _Row:
     limits = [limit for limit in (options.get("max_prompt_length"), options.get("max_length")) if limit is not None]
     first = next((step.prompt_token_ids for step in trajectory.steps if step.prompt_token_ids is not None), None)
     fits = first is not None and 0 < len(first) <= min(limits, default=len(first))
-    prompt = plain(first) if fits else [0]
+    prompt = listed(first) if fits else [0]
     return _Row(prompt, [0], 0.0, [0], "error", [0.0], {}, False, None)
 
 
@@ -293,12 +299,12 @@ def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
         # A row may also be cut in a prompt after this step: then the step itself is whole.
         cut = row.truncated and end == len(row.token_ids)
         yield _Row(
-            plain(row.token_ids[:start]),
-            plain(row.token_ids[start:end]),
+            listed(row.token_ids[:start]),
+            listed(row.token_ids[start:end]),
             0.0,
             [1] * (end - start),
             _stop_reason(step, cut),
-            None if row.logprobs is None else plain(row.logprobs[start:end]),
+            None if row.logprobs is None else listed(row.logprobs[start:end]),
             {},
             False,
             (row, end),
@@ -327,7 +333,7 @@ class TrajectoryIds:
     @staticmethod
     def instance_of(trajectory: Trajectory) -> str:
         """The group, else the task's id, else the trajectory's own; with the agent's name for one inside another."""
-        instance = trajectory.group_id or task_id(trajectory) or trajectory.id
+        instance = task_or_run(trajectory)
         return instance if trajectory.parent_id is None else f"{instance}/{trajectory.name}"
 
     def of(self, trajectory: Trajectory) -> dict[str, Any]:

@@ -10,37 +10,41 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.episodes import episode_of
 from rollout_trace.data.model import CUT_OFF
-from rollout_trace.export._baselines import check_row_options, compare
-from rollout_trace.export._common import exporting, one_by_one, scored_rows
-from rollout_trace.export._extras import count_extras, experts_of_all, listed_spans, note_masks, parts_of_mask
+from rollout_trace.export._exporter import Exporter, RowIterator, copied
+from rollout_trace.export._extras import experts_of_all, listed_spans, note_masks, parts_of_mask
 from rollout_trace.export._rows import (
     all_have_logprobs,
-    count_unused,
+    check_row_options,
+    compare,
+    count_lost,
     prompt_and_response,
+    run_facts,
     sampling_facts,
     scored_or_none,
-    task_id,
+    scored_rows,
+    task_or_run,
 )
-from rollout_trace.export._values import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from typing_extensions import Unpack
 
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.export._exporter import Row, Trajectories
+    from rollout_trace.export._rows import RowOptions
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.sequence import Sequence
 
 
+@Exporter
 def slime(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """The fields of slime's ``Sample``, one dict for each sequence: ``Sample.from_dict(row)``.
 
     ``tokens`` are prompt and response, ``response_length`` counts all that follows the first prompt; ``loss_mask`` and
@@ -61,71 +65,36 @@ def slime(
     slime makes columns of logprobs and experts, for all rows of a batch or none; so does this function, for the rows of
     one call: one row without logprobs takes them from all, and one without experts, or with a gap in them, takes those.
     Where some trajectories are scored, the others have no row; where none is, ``reward`` is None.
-
-    Args:
-        trajectories: one, or any iterable.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what is left out.
-        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
-    with exporting("slime", strict, report) as counts:
-        return list(_samples(trajectories, counts, options))
-
-
-def iter_slime(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``slime``, each made on demand; the arrays of all are in memory from the first row on."""
     check_row_options(options)
-    return one_by_one("iter_slime", strict, report, lambda counts: _samples(trajectories, counts, options))
+    return RowIterator("slime", strict, report, lambda counts, _: _samples(trajectories, counts, options))
 
 
-def _samples(
-    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: RowOptions
-) -> Iterator[dict[str, Any]]:
+def _samples(trajectories: Trajectories, report: ExportReport, options: RowOptions) -> Iterator[Row]:
     import numpy as np
 
-    compared = compare(trajectories, report, options)
     # All rows before the first is given: whether a column exists depends on every row.
-    pairs = scored_or_none(
-        [
-            (trajectory, row)
-            for trajectory, rows in scored_rows(compared.trajectories, report, compared.options)
-            for row in rows
-        ],
-        report,
-    )
-    rows = [row for _, row in pairs]
-    has_logprobs = all_have_logprobs([row.logprobs for row in rows], report)
-    experts = experts_of_all([(row, None) for row in rows], report)
-    note_masks(rows, report)
-    numbers = _Numbers()
+    found = scored_rows(compare(trajectories, report, options), report)
+    pairs = scored_or_none([(trajectory, row) for trajectory, rows in found for row in rows], report)
+    has_logprobs = all_have_logprobs([row.logprobs for _, row in pairs], report)
+    experts = experts_of_all([(row, None) for _, row in pairs], report)
+    note_masks((row for _, row in pairs), report)
+    groups: dict[str, int] = {}
+    runs: dict[str, int] = {}
     for at, (trajectory, row) in enumerate(pairs):
         sample = _sample(trajectory, row, report)
         if not has_logprobs:
             sample["rollout_log_probs"] = None
         if experts is not None:
             sample["rollout_routed_experts"] = experts[at].astype(np.int32)
-        group = trajectory.group_id or task_id(trajectory) or trajectory.id
-        yield {
-            "index": at,
-            "group_index": numbers.of("group", group),
-            "rollout_id": numbers.of("rollout", episode_of(trajectory)),
-            **sample,
-        }
+        # Numbers for ids, from 0 in the order of their first use.
+        group = groups.setdefault(task_or_run(trajectory), len(groups))
+        run = runs.setdefault(episode_of(trajectory), len(runs))
+        yield {"index": at, "group_index": group, "rollout_id": run, **sample}
 
 
 def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict[str, Any]:
-    count_unused(trajectory, row.step_ids, report, rewards=False, versions=False, named=False)
-    count_extras([row], report, "routed_experts", "sampling_mask")
+    count_lost(trajectory, [row], report, *_TAKEN)
     parts = prompt_and_response(row)
     return {
         "prompt": "",
@@ -139,15 +108,16 @@ def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict
         "reward": row.reward,
         "status": _status(trajectory, row),
         "metadata": {
-            "trajectory_id": trajectory.id,
-            "group_id": trajectory.group_id,
-            "rollout_index": trajectory.rollout_index,
+            **run_facts(trajectory),
             "rewards": copied(trajectory.rewards),
             "step_rewards": list(row.step_rewards),
             **sampling_facts(row, report),
             "policy_spans": listed_spans(row, row.prompt_length),
         },
     }
+
+
+_TAKEN = ("routed_experts", "sampling_mask", "step rewards", "policy versions", "rewards by name")
 
 
 def _kept_tokens(row: Sequence) -> dict[str, Any]:
@@ -170,14 +140,3 @@ def _status(trajectory: Trajectory, row: Sequence) -> str:
     if last.finish_reason == "abort" or trajectory.status == "aborted":
         return "aborted"
     return "failed" if trajectory.status == "failed" else "completed"
-
-
-class _Numbers:
-    """Numbers for ids, counted from 0 in the order of their first use, for each kind of id."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, dict[str, int]] = {}
-
-    def of(self, kind: str, name: str) -> int:
-        known = self._found.setdefault(kind, {})
-        return known.setdefault(name, len(known))

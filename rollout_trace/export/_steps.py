@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.data.tokens import readonly
-from rollout_trace.export._arrow import Rows
-from rollout_trace.export._baselines import check_advantages, compare
-from rollout_trace.export._common import count_without_row, exporting, note_grammar, one_by_one, plain, with_steps
 from rollout_trace.export._conversations import text_reason
-from rollout_trace.export._files import write_rows
-from rollout_trace.export._rows import task_id
-from rollout_trace.export._values import copied, finite_counted, number
-from rollout_trace.train.selection import advantage_array, check_allow, n_sampled, reason_left_out
+from rollout_trace.export._exporter import Exporter, RowIterator, copied, owned
+from rollout_trace.export._rows import (
+    check_row_options,
+    compare,
+    count_without_row,
+    note_grammar,
+    task_id,
+    with_steps,
+)
+from rollout_trace.export._values import finite_counted, number
+from rollout_trace.train.selection import advantage_array, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
 from rollout_trace.wire.chat_messages import answer, to_chat, tools_of
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Iterable, Iterator
 
     from rollout_trace.data.extras import ExpertArray, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import Advantages
     from rollout_trace.export._conversations import Include
+    from rollout_trace.export._exporter import Row, Trajectories
+    from rollout_trace.export._rows import Advantages
     from rollout_trace.report import ExportReport, Strict
 
-    Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]
     Read: TypeAlias = Callable[[Trajectory, Step], Any]
 
 _TOKENS: dict[str, tuple[str, Read]] = {
@@ -90,6 +94,7 @@ STEP_COLUMNS = {name: kind for name, (kind, _) in {**_FACTS, **_TOKENS, **_EXTRA
 """The columns of ``steps``, with their types (see ``rollout_trace.export.arrow``)."""
 
 
+@Exporter
 def steps(
     trajectories: Trajectories,
     *,
@@ -100,7 +105,7 @@ def steps(
     advantages: Advantages = "steps",
     strict: Strict = False,
     report: ExportReport | None = None,
-) -> Rows:
+) -> RowIterator:
     """One row for each step that can be trained on token for token, by the rules of ``Trajectory.sequences()``.
 
     Every row has all columns of ``STEP_COLUMNS``; what is not known is None. ``reward`` is the trajectory's,
@@ -112,7 +117,6 @@ def steps(
     and an id -1.
 
     Args:
-        trajectories: one or several.
         tokens: False: a row for each trainable step with an answer, with or without ids; the columns of ids, logprobs,
             advantages, experts and the like are None.
         arrays: True: ids, logprobs, advantages and ``routed_experts`` are read-only arrays (int32, float32) instead of
@@ -121,67 +125,16 @@ def steps(
         allow: reasons that do not exclude a step, such as ``{"abandoned", "retokenized"}``.
         advantages: ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: that of each run within its
             group, on all its tokens (all runs of a group must be given); None for runs without one.
-        strict: raise ExportError instead of leaving something out.
         report: counts what is left out: steps, what a chat message has no place for, and numbers that are not finite
             (they are None).
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        TypeError: ``allow`` is a string.
-        ValueError: a step's ``advantage`` does not fit its completion.
     """
-    _check(advantages, allow)
-    with exporting("steps", strict, report) as counts:
+    check_row_options({"allow": allow}, advantages, "grpo", "leave_one_out", "steps")
+
+    def make(counts: ExportReport, raw: bool) -> Iterable[Row]:
         rows = _rows(trajectories, tokens, include, allow, advantages, counts)
-        own = map(copied, rows)
-        return Rows(own if arrays else map(_listed, own), STEP_COLUMNS)
+        return map(copied, rows) if arrays and not raw else owned(rows, raw)
 
-
-def iter_steps(
-    trajectories: Trajectories,
-    *,
-    tokens: bool = True,
-    arrays: bool = False,
-    include: Include | None = None,
-    allow: Collection[str] = (),
-    advantages: Advantages = "steps",
-    strict: Strict = False,
-    report: ExportReport | None = None,
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``steps``, each made on demand."""
-    _check(advantages, allow)
-
-    def rows(counts: ExportReport) -> Iterator[dict[str, Any]]:
-        own = map(copied, _rows(trajectories, tokens, include, allow, advantages, counts))
-        return own if arrays else map(_listed, own)
-
-    return one_by_one("iter_steps", strict, report, rows)
-
-
-def write_steps(
-    path: str | os.PathLike[str],
-    trajectories: Trajectories,
-    *,
-    tokens: bool = True,
-    include: Include | None = None,
-    allow: Collection[str] = (),
-    advantages: Advantages = "steps",
-    strict: Strict = False,
-    report: ExportReport | None = None,
-) -> int:
-    """Writes the rows of ``steps`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; returns their number.
-
-    In parquet ids are lists of int32, logprobs and advantages of float32 (of extras: lists of lists); ``messages`` and
-    the like have Arrow's JSON type: ``datasets`` returns the values, other readers text.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
-        ValueError: as ``steps``, or the name has another suffix.
-    """
-    _check(advantages, allow)
-    with exporting("write_steps", strict, report) as counts:
-        return write_rows(path, _rows(trajectories, tokens, include, allow, advantages, counts), STEP_COLUMNS)
+    return RowIterator("steps", strict, report, make, STEP_COLUMNS, checked=True)
 
 
 def _rows(
@@ -191,7 +144,7 @@ def _rows(
     allow: Collection[str],
     advantages: Advantages,
     report: ExportReport,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     compared = compare(trajectories, report, {}, advantages)
     for trajectory in with_steps(compared.trajectories, report):
         n_rows = 0
@@ -222,11 +175,6 @@ def _rows(
             }
         if not n_rows:
             count_without_row(trajectory, report)
-
-
-def _check(advantages: Advantages, allow: Collection[str]) -> None:
-    check_allow(allow)
-    check_advantages(advantages, ("grpo", "leave_one_out", "steps"))
 
 
 def _advantages(step: Step) -> Any:
@@ -289,9 +237,3 @@ def _spans(spans: tuple[PolicySpan, ...] | None) -> list[dict[str, Any]] | None:
     if spans is None:
         return None
     return [{"begin": begin, "end": end, "version": str(version)} for begin, end, version in spans]
-
-
-def _listed(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: plain(value) if name in _OF_TOKENS and hasattr(value, "dtype") else value for name, value in row.items()
-    }

@@ -1,128 +1,93 @@
-"""TRL: rows of ids and labels for ``SFTTrainer``, and the result of a ``rollout_func`` for ``GRPOTrainer``.
+"""TRL: rows for ``SFTTrainer``, ``DPOTrainer`` and ``KTOTrainer``, and the result of a ``rollout_func`` for GRPO.
 
-Shapes: TRL 1.16, its pages "Dataset formats" and "GRPO Trainer", and ``trl/trainer/{sft,grpo}_trainer.py``.
+Shapes: TRL 1.16, its pages "Dataset formats" ("preference" and "unpaired preference", conversational) and "GRPO
+Trainer", and ``trl/trainer/{sft,grpo}_trainer.py``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.errors import ExportError
-from rollout_trace.export._arrow import Rows
-from rollout_trace.export._baselines import check_row_options, compare
-from rollout_trace.export._common import each, exporting, one_by_one, plain, scored_rows, token_rows
-from rollout_trace.export._extras import count_extras, listed_spans
-from rollout_trace.export._rows import count_unused, prompt_and_response, sampling_facts, step_ids_of
-from rollout_trace.export._values import copied
+from rollout_trace.export._conversations import conversations
+from rollout_trace.export._exporter import Exporter, RowIterator, copied, exporting, owned
+from rollout_trace.export._extras import listed_spans
+from rollout_trace.export._rows import (
+    check_row_options,
+    compare,
+    count_lost,
+    count_unused,
+    each,
+    prompt_and_response,
+    sampling_facts,
+    token_rows,
+    training_rows,
+)
+from rollout_trace.train.groups import finite_reward, groups
+from rollout_trace.train.selection import check_options
+from rollout_trace.wire.chat_messages import with_decoded_arguments, with_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from typing_extensions import Unpack
 
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.export._exporter import Row, Trajectories
+    from rollout_trace.export._rows import Pair, RowOptions
     from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.selection import SequenceOptions
     from rollout_trace.train.sequence import Sequence, Sequences
+    from rollout_trace.wire.chat_messages import Message
 
 NO_LOSS = -100
 """The label of a token without loss: ``ignore_index`` of torch's cross entropy."""
+COLUMNS = {"input_ids": "list<int32>", "labels": "list<int32>", "reward": "float64", "trajectory_id": "string"}
+DPO_COLUMNS = dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")
+KTO_COLUMNS = {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"}
 
 
+@Exporter
 def trl(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
-) -> Rows:
+) -> RowIterator:
     """Rows for ``trl.SFTTrainer`` that need no tokenizer: one for each sequence.
 
     Each has ``input_ids``, ``labels`` (the same ids, -100 where the model did not sample them), ``reward`` and
     ``trajectory_id``; the trainer uses the first two, the others are there to filter by. Logprobs are not in the rows:
     supervised training needs none.
-
-    Args:
-        trajectories: one, or any iterable.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what is left out.
-        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
-    with exporting("trl", strict, report) as counts:
-        return Rows(map(_listed, _rows(trajectories, counts, options)), SCHEMA)
-
-
-def iter_trl(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``trl``, each made on demand: for ``datasets.Dataset.from_generator`` and the like."""
     check_row_options(options)
-    rows = one_by_one("iter_trl", strict, report, lambda counts: _rows(trajectories, counts, options))
-    return map(_listed, rows)
+    return RowIterator(
+        "trl", strict, report, lambda counts, raw: owned(_rows(trajectories, counts, options), raw), COLUMNS
+    )
 
 
-def write_trl(
-    path: str | Path,
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> int:
-    """Writes the rows of ``trl()`` for ``datasets.load_dataset``; returns how many.
-
-    Args:
-        path: must end with ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``.
-
-    Raises:
-        ExportError, ValueError: as ``trl``.
-        ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
-    """
-    from rollout_trace.export._files import write_rows
-
-    with exporting("write_trl", strict, report) as counts:
-        return write_rows(path, _rows(trajectories, counts, options), SCHEMA)
-
-
-SCHEMA = {"input_ids": "list<int32>", "labels": "list<int32>", "reward": "float64", "trajectory_id": "string"}
-
-
-def _rows(
-    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: RowOptions
-) -> Iterator[dict[str, Any]]:
+def _rows(trajectories: Trajectories, report: ExportReport, options: RowOptions) -> Iterator[Row]:
     import numpy as np
 
-    compared = compare(trajectories, report, options)
-    for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
-        count_unused(trajectory, step_ids_of(rows), report)
-        count_extras(rows, report)
-        for row in rows:
-            yield {
-                "input_ids": row.token_ids,
-                "labels": np.where(row.loss_mask, row.token_ids, NO_LOSS),
-                "reward": row.reward,
-                "trajectory_id": trajectory.id,
-            }
+    for trajectory, row in training_rows(compare(trajectories, report, options), report):
+        yield {
+            "input_ids": row.token_ids,
+            "labels": np.where(row.loss_mask, row.token_ids, NO_LOSS),
+            "reward": row.reward,
+            "trajectory_id": trajectory.id,
+        }
 
 
-def _listed(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "input_ids": plain(row["input_ids"]), "labels": plain(row["labels"])}
+# One row for each run
 
 
 def trl_rollout(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     several: Literal["raise", "longest"] = "raise",
+    failed: Literal["keep", "mask"] = "keep",
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[SequenceOptions],
@@ -142,22 +107,28 @@ def trl_rollout(
     Args:
         several: for a trajectory with several sequences (drift, forks): ``raise``, or ``longest``: use the one with the
             most sampled tokens and count the steps of the others.
-        strict: as for ``trl``.
-        report: as for ``trl``.
-        **options: as for ``trl``.
+        failed: for a run whose status is ``failed``, ``timeout`` or ``aborted``, and for one without a sequence:
+            ``mask``: a row that nothing is learnt from, the prompt's ids (or ``[0]``) and the completion ``[0]`` with
+            mask 0. Its reward is the run's, None where it has none, which TRL leaves out of the baseline. ``keep``: it
+            is a run as others.
 
     Raises:
-        ExportError: a trajectory has no sequence, or has several and ``several="raise"``; or as for ``trl``.
-        ValueError: ``several`` is unknown; or as for ``trl``.
+        ExportError: a trajectory has no sequence, or has several and ``several="raise"``.
+        ValueError: ``several`` or ``failed`` is unknown.
     """
-    if several not in ("raise", "longest"):
-        raise ValueError(f"several={several!r}: expected 'raise' or 'longest'.")
+    check_several(several, options)
+    if failed not in ("keep", "mask"):
+        raise ValueError(f"failed={failed!r}: expected 'keep' or 'mask'.")
     columns: dict[str, list[Any]] = {name: [] for name in _ROLLOUT}
     with exporting("trl_rollout", strict, report) as counts:
-        for trajectory, rows in token_rows(outermost(trajectories, counts), counts, options):
+        for trajectory, rows in token_rows(_outermost(trajectories, counts), counts, options):
             counts.read_one()
-            row = only_row(trajectory, rows, several, counts, "TRL")
-            for name, value in zip(_ROLLOUT, _sample(trajectory, row, counts), strict=True):
+            if failed == "mask" and (not rows or trajectory.status in NOT_SUCCEEDED):
+                counts.note("runs that failed, as rows that nothing is learnt from", 1)
+                sample = _masked(trajectory)
+            else:
+                sample = _sample(trajectory, _only_row(trajectory, rows, several, counts, "TRL"), counts)
+            for name, value in zip(_ROLLOUT, sample, strict=True):
                 columns[name].append(value)
     return columns
 
@@ -165,12 +136,11 @@ def trl_rollout(
 _ROLLOUT = (
     "prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "rewards", "step_rewards", "trajectory_id",
     "temperature", "logprobs_mode", "policy_spans",
-)  # fmt: skip
+)  # fmt: skip  # fmt: skip
 
 
 def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tuple[Any, ...]:
-    count_unused(trajectory, row.step_ids, report, rewards=False, versions=False, named=False)
-    count_extras([row], report)
+    count_lost(trajectory, [row], report, "step rewards", "policy versions", "rewards by name")
     parts = prompt_and_response(row)
     logprobs: list[float | None] = list(parts.logprobs or [])
     if parts.logprobs is None:
@@ -182,7 +152,32 @@ def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tupl
     return (parts.prompt_ids, parts.response_ids, logprobs, parts.response_mask, *extra)
 
 
-def outermost(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:
+def _masked(trajectory: Trajectory) -> tuple[Any, ...]:
+    """The row of a run that nothing is learnt from. TRL takes no completion without tokens."""
+    ids: list[int] = next(
+        (step.prompt_token_ids.tolist() for step in trajectory.steps if step.prompt_token_ids is not None), []
+    )
+    facts: tuple[Any, ...] = (trajectory.reward, copied(trajectory.rewards), [], trajectory.id, None, None, None)
+    return (ids or [0], [0], [0.0], [0], *facts)
+
+
+def check_several(several: str, options: SequenceOptions) -> None:
+    """Validates the options of exports with one row for each run; raises TypeError or ValueError."""
+    if several not in ("raise", "longest"):
+        raise ValueError(f"several={several!r}: expected 'raise' or 'longest'.")
+    check_options(options)
+
+
+def one_row_each(
+    trajectories: Trajectories, several: str, report: ExportReport, options: SequenceOptions, consumer: str
+) -> Iterator[Pair]:
+    """Each run with its row, for consumers that pair runs with rows by position; counts those inside another."""
+    for trajectory, rows in token_rows(_outermost(trajectories, report), report, options):
+        report.read_one()
+        yield trajectory, _only_row(trajectory, rows, several, report, consumer)
+
+
+def _outermost(trajectories: Trajectories, report: ExportReport) -> Iterator[Trajectory]:
     """The trajectories that were not opened inside another of these; counts the others."""
     all_trajectories = list(each(trajectories))
     ids = {trajectory.id for trajectory in all_trajectories}
@@ -193,8 +188,8 @@ def outermost(trajectories: Trajectory | Iterable[Trajectory], report: ExportRep
             yield trajectory
 
 
-def only_row(trajectory: Trajectory, rows: Sequences, several: str, report: ExportReport, consumer: str) -> Sequence:
-    """The row of a run, for consumers that pair runs with rows by position.
+def _only_row(trajectory: Trajectory, rows: Sequences, several: str, report: ExportReport, consumer: str) -> Sequence:
+    """The row of a run.
 
     Raises:
         ExportError: there is none, or there are several and ``several`` is "raise".
@@ -218,3 +213,145 @@ def only_row(trajectory: Trajectory, rows: Sequences, several: str, report: Expo
         where=f"trajectory {trajectory.id}",
     )
     return longest
+
+
+# Preferences between the runs of a group, as messages
+
+
+@Exporter
+def trl_dpo(
+    trajectories: Trajectories,
+    *,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+) -> RowIterator:
+    """Rows for ``trl.DPOTrainer``: for each group, the run with the highest reward over the one with the lowest.
+
+    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` is None
+    where the agent had none. The first of equal runs counts. TRL renders and tokenises the messages anew, and
+    trains on all that follows the prompt, results of tools included. Tool arguments are dicts, as chat templates need
+    them. Make a dataset with ``export.dataset(rows)``: ``Dataset.from_list(rows)`` gives all calls the keys and number
+    types of one.
+
+    Args:
+        trajectories: one, or any iterable; all runs of a group must be in it.
+        report: counts what is left out: runs that were not scored, are in no group, are not one conversation (see
+            ``chat``), or continue an answer that is not to be trained on; groups in which no two of the other runs
+            differ in reward; pairs whose prompts or tools differ; rewards and advantages of steps.
+
+    Raises:
+        ValueError: a reward is no finite number.
+    """
+    return RowIterator(
+        "trl_dpo", strict, report, lambda counts, raw: owned(_pairs(trajectories, counts), raw), DPO_COLUMNS
+    )
+
+
+@Exporter
+def trl_kto(
+    trajectories: Trajectories,
+    *,
+    threshold: float | None = None,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+) -> RowIterator:
+    """Rows for ``trl.KTOTrainer``: ``prompt`` and ``completion`` of each run as for ``trl_dpo``, and a ``label``.
+
+    Args:
+        trajectories: one, or any iterable; without a threshold all runs of a group must be in it.
+        threshold: the label is True for a reward of at least this. None: True for a reward above the mean of the run's
+            group; runs exactly at the mean are left out.
+
+    Raises:
+        ValueError: a reward is no finite number.
+    """
+    return RowIterator(
+        "trl_kto",
+        strict,
+        report,
+        lambda counts, raw: owned(_labelled(trajectories, threshold, counts), raw),
+        KTO_COLUMNS,
+    )
+
+
+class _Run(NamedTuple):
+    reward: float
+    prompt: list[Message]
+    completion: list[Message]
+    tools: list[dict[str, Any]] | None
+
+
+def _row(run: _Run, **columns: Any) -> Row:
+    return {"prompt": run.prompt, **columns, "tools": run.tools or None}
+
+
+def _pairs(trajectories: Trajectories, report: ExportReport) -> Iterator[Row]:
+    for where, _, runs in _groups(trajectories, report):
+        best = max(runs, key=lambda run: run.reward, default=None)
+        worst = min(runs, key=lambda run: run.reward, default=None)
+        if best is None or worst is None or best.reward == worst.reward:
+            report.drop("groups without two different rewards", where=where)
+        elif (best.prompt, best.tools) != (worst.prompt, worst.tools):
+            report.drop("pairs whose prompts or tools differ", where=where)
+        else:
+            yield _row(best, chosen=best.completion, rejected=worst.completion)
+
+
+def _labelled(trajectories: Trajectories, threshold: float | None, report: ExportReport) -> Iterator[Row]:
+    found = _by_mean(trajectories, report) if threshold is None else _by_threshold(trajectories, threshold, report)
+    for run, label in found:
+        yield _row(run, completion=run.completion, label=label)
+
+
+def _by_mean(trajectories: Trajectories, report: ExportReport) -> Iterator[tuple[_Run, bool]]:
+    for where, mean, runs in _groups(trajectories, report):
+        for run in runs:
+            if run.reward == mean:
+                report.drop("runs with the mean reward of their group", where=where)
+            else:
+                yield run, run.reward > mean
+
+
+def _by_threshold(trajectories: Trajectories, threshold: float, report: ExportReport) -> Iterator[tuple[_Run, bool]]:
+    for run in _runs(each(trajectories), report):
+        yield run, run.reward >= threshold
+
+
+def _groups(trajectories: Trajectories, report: ExportReport) -> Iterator[tuple[str, float, list[_Run]]]:
+    """Each group: its name, the mean of its rewards, and the runs that are one conversation.
+
+    The mean is of all scored runs, those that are left out included.
+    """
+    all_trajectories = list(each(trajectories))
+    all_groups = groups(all_trajectories)
+    report.drop(
+        "trajectories in no group",
+        len(all_trajectories) - sum(len(group.trajectories) for group in all_groups),
+    )
+    for group in all_groups:
+        yield f"group {group.id}", group.mean or 0.0, list(_runs(group.trajectories, report))
+
+
+def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[_Run]:
+    for trajectory in trajectories:
+        report.read_one()
+        where = f"trajectory {trajectory.id}"
+        if trajectory.reward is None:
+            report.drop("trajectories without a reward", where=where)
+            continue
+        reward = finite_reward(trajectory)
+        chains = conversations(trajectory, report)
+        if len(chains) != 1:
+            report.drop("trajectories that are not one conversation", where=where)
+            continue
+        chain = chains[0]
+        messages = [with_decoded_arguments(with_text(message), report) for message in chain.messages]
+        first = chain.answers[0]
+        # TRL trains on every assistant message after the prompt, so each must be the answer of a usable step.
+        replies = {at for at, message in enumerate(messages) if at >= first and message.get("role") == "assistant"}
+        if replies - set(chain.answers):
+            report.drop("trajectories that go on from an answer that cannot be trained on", where=where)
+            continue
+        taken = "policy versions", "rewards by name"
+        count_unused(trajectory, (step.id for step in chain.steps), report, *taken)
+        yield _Run(reward, messages[:first], messages[first:], chain.tools)

@@ -1,4 +1,4 @@
-"""Values that files can hold: JSON has no NaN and no infinity."""
+"""Values that files can hold: JSON has no NaN, no infinity, and no half characters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,77 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
+from rollout_trace.data.tokens import FLOAT32_MAX
+from rollout_trace.file.plain import dumps
+
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
 
 OnReplaced = Callable[[str, Any], None]
+_SOUND = ("<i4", "|i1", "|b1", "<f4", ">i4", ">f4")
+"""Types of arrays of ids, masks and logprobs: exporters pass sound ones alone, so their items need no check."""
+
+
+class AsIs:
+    """A value that ``strict_json`` leaves as it is, although JSON has no form for it: an array's bytes."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def strict_json(value: Any, report: ExportReport, where: str, *, arrays: bool = False) -> Any:
+    """A copy of a value as plain JSON that pydantic accepts as well.
+
+    Lone surrogates become U+FFFD and numbers that are not finite become null; both are counted. Types without a form in
+    JSON are written as in a file of trajectories. ``arrays``: ids, masks and logprobs stay arrays, for a writer.
+    """
+    return _strict(value, report, where, arrays)
+
+
+def _strict(value: Any, report: ExportReport, where: str, arrays: bool) -> Any:
+    # Each value of each row comes here: the most frequent types first, and no call for a text of ASCII.
+    if isinstance(value, str):
+        return value if value.isascii() else _text(value, report, where)
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, dict):
+        return {
+            name if type(name) is str and name.isascii() else _text(str(name), report, where): (
+                _strict(item, report, where, arrays)
+            )
+            for name, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_strict(item, report, where, arrays) for item in value]
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        report.drop("numbers that are not finite, replaced by null", where=where)
+        return None
+    if isinstance(value, AsIs):
+        return value.value
+    kind = getattr(getattr(value, "dtype", None), "str", None)
+    if kind in _SOUND:
+        # As a double a float32 keeps its value when it is written as text.
+        exact = value.astype("float64") if kind[1] == "f" else value
+        return exact if arrays else exact.tolist()
+    return _strict(orjson.loads(dumps(value)), report, where, arrays)
+
+
+def _text(text: str, report: ExportReport, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        report.drop("half characters (lone surrogates), replaced by U+FFFD", where=where)
+        return whole_text(text)
+    return text
+
+
+def whole_text(text: str) -> str:
+    """The text with U+FFFD for half characters."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def finite(value: Any, on_replaced: OnReplaced, path: str = "$") -> Any:
@@ -38,16 +105,6 @@ def finite_counted(value: Any, report: ExportReport, what: str, where: str, *, m
     return finite(value, on_replaced)
 
 
-def copied(value: Any) -> Any:
-    """A copy of all dicts and lists in a value, so that changing it does not change what was recorded."""
-    if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        # A recorded list is a `FrozenList`, which cannot be changed: its copy is a plain list.
-        return type(value)(map(copied, value)) if type(value) in (list, tuple) else list(map(copied, value))
-    return value
-
-
 def number(value: Any) -> float | None:
     """A reward or the like as a float, whatever its type of number; None stays None."""
     return None if value is None else float(value)
@@ -62,12 +119,9 @@ def numbers(values: Any) -> Any:
 
 def within_float32(reward: float | None, report: ExportReport, where: str) -> float | None:
     """A reward for an array of float32; None, and counted, where it would be infinite there."""
-    beyond = reward is not None and abs(reward) > _FLOAT32_MAX
+    beyond = reward is not None and abs(reward) > FLOAT32_MAX
     report.drop("rewards beyond the range of float32", beyond, where=where)
     return None if beyond else reward
-
-
-_FLOAT32_MAX = 3.4028234663852886e38
 
 
 def _is_finite(value: Any) -> bool:

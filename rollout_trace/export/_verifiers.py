@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.episodes import episode_of, outermost_of
-from rollout_trace.export._baselines import check_advantages, compare, row_advantages
-from rollout_trace.export._common import episodes, exporting, token_rows
+from rollout_trace.data.model import CUT_OFF, Usage
+from rollout_trace.export._exporter import Exporter, RowIterator
 from rollout_trace.export._extras import count_extras, count_raw
-from rollout_trace.export._files import write_jsonl
-from rollout_trace.export._rows import count_unused, step_ids_of
-from rollout_trace.export._strict_json import strict_json
-from rollout_trace.export._verifiers_calls import call_of, error_of, seconds
-from rollout_trace.export._verifiers_graph import Graph
+from rollout_trace.export._rows import check_row_options, compare, count_unused, episodes, row_advantages, token_rows
+from rollout_trace.export._values import strict_json
+from rollout_trace.export._verifiers_graph import Graph, seconds
 from rollout_trace.file.fields import facts_record, run_record
-from rollout_trace.report import ExportReport
+from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Unpack
 
+    from rollout_trace.data.model import ErrorInfo, Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import Advantages, Compared, RowOptions
-    from rollout_trace.report import Strict
+    from rollout_trace.export._exporter import Row, Trajectories
+    from rollout_trace.export._rows import Advantages, Compared, RowOptions
+    from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.sequence import Sequence, Sequences
 
 _FAILED = frozenset({"failed", "aborted", "running"})
-
-
 COLUMNS = {"id": "string", "task": "json", "group": "json", "ok": "bool", "errors": "json", "traces": "json"}
+_FINISHES = {
+    "stop": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    **dict.fromkeys(CUT_OFF, "length"),
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+}
+_SAMPLING: dict[str, type | tuple[type, ...]] = {
+    "temperature": (int, float),
+    "top_p": (int, float),
+    "reasoning_effort": str,
+    "max_tokens": int,
+}
 
 
+@Exporter
 def verifiers(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     advantages: Advantages | None = "steps",
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """One ``Episode`` for each run, in the form of ``verifiers.v1.WireEpisode``; each trajectory in it is a ``Trace``.
 
     The branches of a trace's graph are exactly the sequences: the concatenated ``token_ids``, ``mask`` and ``logprobs``
@@ -52,67 +66,38 @@ def verifiers(
     Sampled nodes have ``routed_experts`` [tokens of the node, layers, k], if every token of the branch but the last has
     them (the last row is repeated, as verifiers does), and ``sampling_mask`` (``ids``, ``counts``), in the form in
     which verifiers sends arrays between processes: ``{"__nd__": True, "dtype", "shape", "data": bytes}``. JSON has no
-    form for that: ``write_verifiers`` leaves them out.
+    form for that: files have none of them, as verifiers keeps them out of its own, and they are counted.
 
     ``Trace.reward`` is the trajectory's reward; its parts by name have weight 0. A trajectory without sequences has
-    its text, in nodes without ids. What verifiers has no field for is in ``info["rollout_trace"]``.
+    its text, in nodes without ids. What verifiers has no field for is in ``info["rollout_trace"]``. In files logprobs
+    have all their digits, where verifiers itself rounds to four.
 
     Args:
-        trajectories: one, or any iterable of them.
         advantages: of the sampled nodes. ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: that of each
             run within its group (``rt.Group.advantages()``), for which all trajectories are read first; None: none.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what was left out.
-        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
-
-    Raises:
-        ExportError: ``strict``, and something has no place in the format.
-        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
-    with exporting("verifiers", strict, report) as counts:
-        return list(_episodes(trajectories, advantages, counts, options, arrays=False))
-
-
-def write_verifiers(
-    path: str | os.PathLike[str],
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    advantages: Advantages | None = "steps",
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> int:
-    """Writes the episodes of ``verifiers``, one per line (``traces.jsonl``), and returns their number.
-
-    Logprobs are written with all their digits, where verifiers itself rounds to four. Routed experts and sampling masks
-    are left out, and counted: verifiers keeps them out of its files, and reads none from JSON.
-
-    Raises:
-        ExportError: ``strict``, and something has no place in the format.
-        OSError: the file cannot be written.
-        ValueError: the name does not end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``; or as for ``verifiers``.
-    """
-    with exporting("write_verifiers", strict, report) as counts:
-        return write_jsonl(path, _episodes(trajectories, advantages, counts, options, arrays=True))
+    check_row_options(options, advantages, "grpo", "leave_one_out", "steps", None)
+    return RowIterator(
+        "verifiers",
+        strict,
+        report,
+        lambda counts, raw: _episodes(trajectories, advantages, counts, options, raw),
+        COLUMNS,
+        checked=True,
+    )
 
 
 def _episodes(
-    trajectories: Trajectory | Iterable[Trajectory],
-    advantages: Advantages | None,
-    report: ExportReport,
-    options: RowOptions,
-    *,
-    arrays: bool,
-) -> Iterator[dict[str, Any]]:
-    check_advantages(advantages, ("grpo", "leave_one_out", "steps", None))
+    trajectories: Trajectories, advantages: Advantages | None, report: ExportReport, options: RowOptions, raw: bool
+) -> Iterator[Row]:
     compared = compare(trajectories, report, options, advantages)
     for group in episodes(compared.trajectories, report):
         outermost = outermost_of(group)
         traces = [
             _trace(
                 trajectory,
-                _advantages(trajectory, rows, advantages, compared, report),
-                Graph(trajectory, report, uses_step_advantages=advantages == "steps", with_tensors=not arrays),
+                _with_advantages(trajectory, rows, advantages, compared, report),
+                Graph(trajectory, report, uses_step_advantages=advantages == "steps", with_tensors=not raw),
                 report,
             )
             for trajectory, rows in token_rows(group, report, compared.options)
@@ -125,21 +110,20 @@ def _episodes(
             "errors": [],
             "traces": traces,
         }
-        yield strict_json(episode, report, f"episode {episode['id']}", arrays=arrays)
+        yield strict_json(episode, report, f"episode {episode['id']}", arrays=raw)
 
 
-def _advantages(
+def _with_advantages(
     trajectory: Trajectory, rows: Sequences, kind: Advantages | None, compared: Compared, report: ExportReport
 ) -> list[Sequence]:
-    """The rows with the requested advantages."""
     if kind == "steps":
         return rows
-    count_unused(trajectory, step_ids_of(rows), report, rewards=False, versions=False, named=False)
+    ids = (step_id for row in rows for step_id in row.step_ids)
+    count_unused(trajectory, ids, report, "step rewards", "policy versions", "rewards by name")
     arrays = [row_advantages(row, kind, compared.advantages.get(trajectory.id)) for row in rows]
     if kind is not None:
-        report.drop(
-            "rows without an advantage", sum(array is None for array in arrays), where=f"trajectory {trajectory.id}"
-        )
+        missing = sum(array is None for array in arrays)
+        report.drop("rows without an advantage", missing, where=f"trajectory {trajectory.id}")
     return [replace(row, advantages=array) for row, array in zip(rows, arrays, strict=True)]
 
 
@@ -161,24 +145,70 @@ def _trace(trajectory: Trajectory, rows: list[Sequence], graph: Graph, report: E
         "agent": {"config": {"model": model}, "name": trajectory.name, "trainable": trainable},
         "tools": graph.tools,
         "nodes": graph.nodes,
-        "calls": [call_of(step, graph.node_of.get(step.id), first) for step, first in _calls(trajectory)],
+        "calls": list(_calls(trajectory, graph)),
         "rewards": _rewards(trajectory, report),
         "metrics": dict(trajectory.metrics or {}),
         "info": {"rollout_trace": _info(trajectory, graph)},
         "is_completed": is_done,
         "ok": trajectory.status not in _FAILED,
         "stop_condition": trajectory.stop_reason or (None if trajectory.status == "completed" else trajectory.status),
-        "errors": [] if trajectory.error is None else [error_of(trajectory.error)],
+        "errors": [] if trajectory.error is None else [_error(trajectory.error)],
         "timing": {"start": began, "agent": {"start": began, "end": ended}},
     }
 
 
-def _calls(trajectory: Trajectory) -> Iterator[tuple[Any, bool]]:
-    """Each step, and whether it is the first of its call, which has the usage."""
+def _calls(trajectory: Trajectory, graph: Graph) -> Iterator[dict[str, Any]]:
+    """A ``ModelCall`` for each step. Usage counts all choices of a call together: only the first has it."""
     seen: set[str] = set()
     for step in trajectory.steps:
-        yield step, step.call_id not in seen
+        usage = None if step.call_id in seen else step.usage
         seen.add(step.call_id)
+        began = seconds(step.started_at)
+        has_counts = usage is not None and usage.input is not None and usage.output is not None
+        yield {
+            "node": graph.node_of.get(step.id),
+            "model": step.model,
+            "sampling": _sampling(step),
+            "endpoint": _endpoint(step),
+            "finish_reason": _FINISHES.get(step.finish_reason or ""),
+            "usage": _usage(step) if has_counts else None,
+            "time": {"start": began, "end": began + (step.latency or 0.0) if began else 0.0},
+            "error": None if step.error is None else _error(step.error),
+        }
+
+
+def _error(error: ErrorInfo) -> dict[str, Any]:
+    return {"type": error.type, "message": error.message, "status_code": error.status}
+
+
+def _endpoint(step: Step) -> str | None:
+    """The path of a protocol without its version, as verifiers writes it; None without a decoder or a path."""
+    protocol = record_of(step.protocol)
+    return None if protocol.decoder is None or not protocol.paths else protocol.paths[0].removeprefix("/v1")
+
+
+def _usage(step: Step) -> dict[str, Any]:
+    usage, cost = step.usage or Usage(), step.cost
+    return {
+        # In verifiers, prompt tokens do not include those read from the cache.
+        "prompt_tokens": (usage.input or 0) - (usage.cache_read or 0),
+        "completion_tokens": usage.output,
+        "cached_input_tokens": usage.cache_read,
+        "reasoning_tokens": usage.reasoning,
+        "cost": cost.amount if cost is not None and cost.currency == "USD" else None,
+    }
+
+
+def _sampling(step: Step) -> dict[str, Any]:
+    """The request's sampling settings, without values of another type than verifiers' own."""
+    settings = dict(step.sampling or {})
+    if "max_completion_tokens" in settings:
+        settings["max_tokens"] = settings.pop("max_completion_tokens")
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in _SAMPLING or value is None or isinstance(value, _SAMPLING[name])
+    }
 
 
 def _task(trajectory: Trajectory) -> dict[str, Any]:
@@ -222,7 +252,7 @@ def _info(trajectory: Trajectory, graph: Graph) -> dict[str, Any]:
     return {
         **{name: getattr(trajectory, name) for name in names},
         # Of an error verifiers has no code.
-        "error": None if error is None else {**error_of(error), "code": error.code},
+        "error": None if error is None else {**_error(error), "code": error.code},
         "steps": steps,
         "tool_runs": [{"recorded": run_record(run)} for run in trajectory.tool_runs],
     }

@@ -1,4 +1,4 @@
-"""The message graph of a verifiers trace."""
+"""The message graph of a verifiers trace, with messages and tools in the forms of verifiers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.conversations import Node
-from rollout_trace.export._conversation import ChatTree
+from rollout_trace.export._conversations import ChatTree, ConversionCache
 from rollout_trace.export._extras import GAPS, parts_of_mask, whole_experts
-from rollout_trace.export._once import ConversionCache
-from rollout_trace.export._strict_json import AsIs
-from rollout_trace.export._verifiers_calls import message_of, seconds, tool_of
+from rollout_trace.export._values import AsIs
+from rollout_trace.wire.chat_messages import calls_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rollout_trace.data.extras import ExpertArray
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
     from rollout_trace.train.sequence import Sequence
+    from rollout_trace.wire.chat_messages import Message
+
+_ROLES = {"developer": "system", "function": "tool"}
+_TOOL: dict[str, type] = {"description": str, "parameters": dict, "strict": bool}
 
 
 class Graph:
@@ -91,6 +96,7 @@ class Graph:
                     "logprobs": row.logprobs[begin:end],
                     "advantages": None if advantages is None else advantages[begin:end],
                 }
+                self.nodes[parent] |= _of_trainer(step, end - begin, begin - start, stop - end)
                 if experts is not None:
                     self.nodes[parent]["routed_experts"] = AsIs(_tensor(experts[start:stop]))
                 if masks is not None:
@@ -127,7 +133,7 @@ class Graph:
     def _append_node(self, parent: int | None, node: Node, step: Step, *, sampled: bool) -> int:
         fields: dict[str, Any] = {
             "parent": parent,
-            "message": message_of(node.message, self._report),
+            "message": _message(node.message, self._report),
             "sampled": sampled,
             "timestamp": seconds(step.started_at) + (step.latency or 0.0 if sampled else 0.0),
             "token_ids": [],
@@ -156,9 +162,36 @@ class Graph:
         distinct: dict[str, dict[str, Any]] = {}
         cache = ConversionCache(self._report, self._where)
         for step in self._steps:
-            self._tools_of[step.id] = [tool_of(tool) for tool in cache.tools(step)]
+            self._tools_of[step.id] = [_tool(tool) for tool in cache.tools(step)]
             distinct.update((json.dumps(tool, sort_keys=True, default=str), tool) for tool in self._tools_of[step.id])
         self.tools = list(distinct.values())
+
+
+def _of_trainer(step: Step, sampled: int, before: int, behind: int) -> dict[str, Any]:
+    """A trainer's numbers of a node: of the sampled tokens alone, but weights of all its tokens. Without unknown ones.
+
+    Args:
+        sampled: number of sampled tokens of the node; ``before`` and ``behind``: of the others around them.
+    """
+    import numpy as np
+
+    found: dict[str, Any] = {}
+    for ours, theirs in _OF_TRAINER.items():
+        values = None if step.trainer is None else getattr(step.trainer, ours)
+        if values is not None and np.isfinite(values[:sampled]).all():
+            found[theirs] = values[:sampled]
+    if "loss_weights" in found:
+        found["loss_weights"] = {"rollout_trace": np.pad(found["loss_weights"], (before, behind))}
+    return found
+
+
+_OF_TRAINER = {
+    "trainer_logprobs": "trainer_logprobs",
+    "reference_logprobs": "reference_logprobs",
+    "entropy": "entropies",
+    "loss_weights": "loss_weights",
+}
+"""Fields of a node by those of a step: verifiers 0.4.0, verifiers/v1/graph.py."""
 
 
 def _experts_of(row: Sequence, report: ExportReport) -> ExpertArray | None:
@@ -185,3 +218,77 @@ def _experts_of(row: Sequence, report: ExportReport) -> ExpertArray | None:
 def _tensor(array: Any) -> dict[str, Any]:
     """An array as verifiers sends it between processes: its type, its shape and its bytes."""
     return {"__nd__": True, "dtype": str(array.dtype), "shape": list(array.shape), "data": array.tobytes()}
+
+
+def seconds(when: datetime | None) -> float:
+    """Seconds since 1970; 0.0, which verifiers reads as unset, where the time is not known."""
+    return 0.0 if when is None else when.timestamp()
+
+
+def _message(message: Message, report: ExportReport) -> dict[str, Any]:
+    """A chat message in verifiers' form: contents are texts or parts of text and image, an answer's is one text."""
+    role = _ROLES.get(str(message.get("role")), message.get("role"))
+    content = _content(message.get("content"), report)
+    if role == "assistant":
+        calls = [_call(call, report) for call in calls_of(message)]
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        return {
+            "role": "assistant",
+            "content": _only_text(content, report) or message.get("refusal"),
+            "reasoning_content": reasoning if isinstance(reasoning, str) else None,
+            "tool_calls": calls or None,
+        }
+    if role == "tool":
+        return {"role": "tool", "tool_call_id": str(message.get("tool_call_id") or ""), "content": content}
+    if role not in ("system", "user"):
+        report.drop(f"roles that verifiers does not know, written as user: {role}")
+        role = "user"
+    return {"role": role, "content": content}
+
+
+def _content(content: Any, report: ExportReport) -> Any:
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else "" if content is None else json.dumps(content, default=str)
+    return [part for item in content if (part := _part(item, report)) is not None]
+
+
+def _part(item: Any, report: ExportReport) -> dict[str, Any] | None:
+    kind = item.get("type") if isinstance(item, dict) else type(item).__name__
+    if kind in ("text", "refusal") and isinstance(item.get(kind), str):
+        return {"type": "text", "text": item[kind]}
+    image = item.get("image_url") if kind == "image_url" else None
+    url = image.get("url") if isinstance(image, dict) else image
+    if isinstance(url, str):
+        return {"type": "image_url", "image_url": {"url": url}}
+    report.drop(f"content parts that verifiers has no type for: {kind}")
+    return None
+
+
+def _only_text(content: Any, report: ExportReport) -> str | None:
+    if not isinstance(content, list):
+        return content or None
+    texts = [part["text"] for part in content if part["type"] == "text"]
+    report.drop("images in an answer", len(content) - len(texts))
+    return "".join(texts) or None
+
+
+def _call(call: Any, report: ExportReport) -> dict[str, Any]:
+    kind = "custom" if isinstance(call, dict) and call.get("type") == "custom" else "function"
+    inner = call.get(kind) if isinstance(call, dict) else None
+    fields = inner if isinstance(inner, dict) else {}
+    arguments = fields.get("input" if kind == "custom" else "arguments")
+    return {
+        "id": str(call.get("id") or "") if isinstance(call, dict) else "",
+        "type": kind,
+        "name": str(fields.get("name") or ""),
+        "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+    }
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool of chat's shape in verifiers' flat form, without values of another type than verifiers' own."""
+    kind = "custom" if tool.get("type") == "custom" else "function"
+    inner = tool.get(kind)
+    given = inner.items() if isinstance(inner, dict) else ()
+    fields = {name: value for name, value in given if isinstance(value, _TOOL.get(name, object)) and value is not None}
+    return {**fields, "type": kind, "name": str(fields.get("name") or "")}

@@ -1,53 +1,48 @@
-"""verl: the output of agent loops, and rows of its prompt datasets.
+"""verl: the output of agent loops.
 
-Shapes: verl 0.9.1, ``verl/experimental/agent_loop/agent_loop.py`` and ``verl/utils/dataset/rl_dataset.py``.
+Shapes: verl 0.9.1, ``verl/experimental/agent_loop/agent_loop.py``.
 """
 
 from __future__ import annotations
 
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from rollout_trace.export._arrow import import_pyarrow
-from rollout_trace.export._baselines import check_advantages, check_row_options, compare
-from rollout_trace.export._common import each, exporting, one_by_one, scored_rows
-from rollout_trace.export._extras import count_extras, experts_of_all, sampled_versions, whole_number
+from rollout_trace.export._exporter import Exporter, RowIterator
+from rollout_trace.export._extras import experts_of_all, sampled_versions, whole_numbers
 from rollout_trace.export._rows import (
     all_have_logprobs,
-    count_unused,
+    check_row_options,
+    common_names,
+    compare,
+    count_lost,
     prompt_and_response,
+    run_facts,
     sampling_facts,
     scored_or_none,
-    task_id,
+    scored_rows,
 )
-from rollout_trace.export._values import copied
-from rollout_trace.file.plain import dumps
-from rollout_trace.report import ExportReport
-from rollout_trace.wire.chat_messages import to_chat, tools_of, with_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from typing_extensions import Unpack
 
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import AdvantageMethod, RowOptions
-    from rollout_trace.report import Strict
+    from rollout_trace.export._exporter import Row, Trajectories
+    from rollout_trace.export._rows import AdvantageMethod, Pair, RowOptions
+    from rollout_trace.report import ExportReport, Strict
     from rollout_trace.train.sequence import Sequence
-    from rollout_trace.wire.chat_messages import Message
 
 
+@Exporter
 def verl(
-    trajectories: Trajectory | Iterable[Trajectory],
+    trajectories: Trajectories,
     *,
     advantages: AdvantageMethod | None = None,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
-) -> list[dict[str, Any]]:
+) -> RowIterator:
     """The arguments of ``AgentLoopOutput``, one dict for each sequence: ``AgentLoopOutput(**row)``.
 
     ``response_ids`` is all that follows the first prompt; ``response_logprobs`` is 0.0 where ``response_mask`` is 0.
@@ -70,57 +65,24 @@ def verl(
     keep rows within its lengths with ``max_prompt_length=`` and ``max_response_length=``.
 
     Args:
-        trajectories: one, or any iterable.
         advantages: ``grpo`` or ``leave_one_out``: computed for each run within its group, however many rows it has
             (``rt.Group.advantages()``); all runs of a group must be given. Rows without one are left out. None: verl
             computes them, and counts each row of a ``uid`` as a run.
-        strict: raise ExportError instead of leaving something out.
-        report: counts what is left out.
-        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
-    with exporting("verl", strict, report) as counts:
-        return list(_outputs(trajectories, advantages, counts, options))
-
-
-def iter_verl(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    advantages: AdvantageMethod | None = None,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-    **options: Unpack[RowOptions],
-) -> Iterator[dict[str, Any]]:
-    """The rows of ``verl``, each made on demand; the arrays of all are in memory from the first row on."""
-    check_advantages(advantages, _KINDS)
-    check_row_options(options)
-    return one_by_one("iter_verl", strict, report, lambda counts: _outputs(trajectories, advantages, counts, options))
-
-
-_KINDS = ("grpo", "leave_one_out", None)
+    check_row_options(options, advantages, "grpo", "leave_one_out", None)
+    return RowIterator("verl", strict, report, lambda counts, _: _outputs(trajectories, advantages, counts, options))
 
 
 def _outputs(
-    trajectories: Trajectory | Iterable[Trajectory],
-    advantages: AdvantageMethod | None,
-    report: ExportReport,
-    options: RowOptions,
-) -> Iterator[dict[str, Any]]:
-    check_advantages(advantages, _KINDS)
+    trajectories: Trajectories, advantages: AdvantageMethod | None, report: ExportReport, options: RowOptions
+) -> Iterator[Row]:
     compared = compare(trajectories, report, options, advantages)
     # All rows before the first is given: whether a column exists depends on every row.
-    pairs = [
-        (trajectory, row)
-        for trajectory, rows in scored_rows(compared.trajectories, report, compared.options)
-        for row in rows
-    ]
+    pairs = [(trajectory, row) for trajectory, rows in scored_rows(compared, report) for row in rows]
     if advantages is not None:
         pairs = list(_with_advantage(pairs, compared.advantages, report))
     pairs = scored_or_none(pairs, report)
-    names = _common_names([trajectory for trajectory, _ in pairs], report)
+    names = common_names((trajectory for trajectory, _ in pairs), report, "row")
     has_logprobs = all_have_logprobs([row.logprobs for _, row in pairs], report)
     experts = experts_of_all([(row, None) for _, row in pairs], report)
     for at, (trajectory, row) in enumerate(pairs):
@@ -132,10 +94,7 @@ def _outputs(
         yield output if has_logprobs else {**output, "response_logprobs": None}
 
 
-_Pair: TypeAlias = "tuple[Trajectory, Sequence]"
-
-
-def _with_advantage(pairs: list[_Pair], advantages: dict[str, float | None], report: ExportReport) -> Iterator[_Pair]:
+def _with_advantage(pairs: list[Pair], advantages: dict[str, float | None], report: ExportReport) -> Iterator[Pair]:
     for trajectory, row in pairs:
         if advantages.get(trajectory.id) is None:
             report.drop("rows without an advantage", where=f"trajectory {trajectory.id}")
@@ -143,19 +102,10 @@ def _with_advantage(pairs: list[_Pair], advantages: dict[str, float | None], rep
             yield trajectory, row
 
 
-def _common_names(trajectories: list[Trajectory], report: ExportReport) -> list[str]:
-    """Names of rewards that every row has: verl looks up the names of the first row in all rows."""
-    all_rewards = [trajectory.rewards or {} for trajectory in trajectories]
-    names = [name for name in (all_rewards[0] if all_rewards else ()) if all(name in one for one in all_rewards)]
-    others = sum(len(rewards) - len(names) for rewards in all_rewards)
-    report.drop("rewards by name that not every row has", others, metadata=True)
-    return names
-
-
 def _output(trajectory: Trajectory, row: Sequence, names: list[str], report: ExportReport) -> dict[str, Any]:
     scored = None not in row.step_rewards
-    count_unused(trajectory, row.step_ids, report, rewards=not scored, versions=False, named=False)
-    count_extras([row], report, "routed_experts")
+    taken = "routed_experts", "policy versions", "rewards by name", *(["step rewards"] if scored else ())
+    count_lost(trajectory, [row], report, *taken)
     parts = prompt_and_response(row)
     return {
         "prompt_ids": parts.prompt_ids,
@@ -169,9 +119,7 @@ def _output(trajectory: Trajectory, row: Sequence, names: list[str], report: Exp
             "turn_scores": list(row.step_rewards) if scored else [],
             "tool_rewards": [],
             "reward_extra_info": {name: (trajectory.rewards or {})[name] for name in names},
-            "trajectory_id": trajectory.id,
-            "group_id": trajectory.group_id,
-            "rollout_index": trajectory.rollout_index,
+            **run_facts(trajectory),
             **sampling_facts(row, report),
             **_versions(row, report),
         },
@@ -194,136 +142,6 @@ def _versions(row: Sequence, report: ExportReport) -> dict[str, int]:
 
     verl's versions are numbers of training steps.
     """
-    versions = sampled_versions(row)
-    numbers = [number for number in map(whole_number, versions) if number is not None]
-    if len(numbers) < len(versions):
-        others = sum(version is not None for version in row.policy_versions)
-        where = f"step {row.step_ids[0]}"
-        report.drop("policy versions of rows where not all are integers", others, where=where, metadata=True)
-        return {}
-    return {"min_global_steps": min(numbers), "max_global_steps": max(numbers)}
-
-
-def verl_prompts(
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    data_source: str,
-    ability: str,
-    split: str = "train",
-    ground_truth: Callable[[Trajectory], str | None] | None = None,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-) -> list[dict[str, Any]]:
-    """Rows for verl's ``RLHFDataset``: the prompts of the tasks of these trajectories, to sample them again.
-
-    One row for each task: the messages of the first call of its first run, ``data_source`` and ``ability`` as given,
-    ``reward_model`` (``style`` "rule" and the ground truth) and ``extra_info`` (``index``, ``split``, ``task_id``).
-    Runs with the same ``group_id``, else the same task id, are of one task; without both, each run has its own row.
-
-    Args:
-        ground_truth: returns the text that a reward function compares with; by default the task's data, as JSON unless
-            it is a string.
-        strict: as for ``verl``. Left out are trajectories that were opened inside another, those without messages,
-            prompts of more than roles and texts, tools, and what a chat message has no place for.
-        report: as for ``verl``.
-
-    Raises:
-        ExportError: ``strict``, and something would be left out.
-    """
-    with exporting("verl_prompts", strict, report) as counts:
-        facts = {"data_source": data_source, "ability": ability, "split": split}
-        return list(map(copied, _prompts(trajectories, facts, ground_truth or task_data, counts)))
-
-
-def write_verl_prompts(
-    path: str | Path,
-    trajectories: Trajectory | Iterable[Trajectory],
-    *,
-    data_source: str,
-    ability: str,
-    split: str = "train",
-    ground_truth: Callable[[Trajectory], str | None] | None = None,
-    strict: Strict = False,
-    report: ExportReport | None = None,
-) -> int:
-    """Writes the rows of ``verl_prompts()``; returns how many.
-
-    Args:
-        path: must end with ``.parquet``, the format of verl's documentation, or with ``.jsonl``.
-    """
-    from rollout_trace.export._files import write_rows
-
-    with exporting("write_verl_prompts", strict, report) as counts:
-        facts = {"data_source": data_source, "ability": ability, "split": split}
-        # So that a parquet file without rows has them as well. JSON lines need no pyarrow.
-        schema = prompt_schema() if str(path).endswith(".parquet") else None
-        return write_rows(path, _prompts(trajectories, facts, ground_truth or task_data, counts), schema)
-
-
-def _prompts(
-    trajectories: Trajectory | Iterable[Trajectory],
-    facts: dict[str, str],
-    ground_truth: Callable[[Trajectory], str | None],
-    report: ExportReport,
-) -> Iterator[dict[str, Any]]:
-    first_prompts: dict[str, bytes] = {}
-    for trajectory in each(trajectories):
-        report.read_one()
-        where = f"trajectory {trajectory.id}"
-        task = trajectory.group_id or task_id(trajectory) or trajectory.id
-        lost = ExportReport()
-        first = trajectory.steps[0] if trajectory.steps else None
-        prompt = [with_text(message) for message in to_chat(first, lost)] if first is not None else []
-        lost.drop("tools of prompts", len(tools_of(first, lost) or ()) if first is not None else 0)
-        if trajectory.parent_id is not None:
-            report.drop("trajectories inside another", where=where)
-        elif not prompt:
-            report.drop("trajectories without messages", where=where)
-        elif task in first_prompts:
-            differ = _digest(prompt) != first_prompts[task]
-            report.drop("prompts that differ from that of the task's first run", differ, where=where)
-        elif not all(set(message) == {"role", "content"} and _is_text(message) for message in prompt):
-            report.drop("prompts of more than roles and texts", where=where)
-        else:
-            first_prompts[task] = _digest(prompt)
-            report.take(lost, where=where)
-            yield {
-                "data_source": facts["data_source"],
-                "prompt": prompt,
-                "ability": facts["ability"],
-                "reward_model": {"style": "rule", "ground_truth": ground_truth(trajectory)},
-                "extra_info": {
-                    "index": len(first_prompts) - 1,
-                    "split": facts["split"],
-                    "task_id": task_id(trajectory),
-                },
-            }
-
-
-def _digest(prompt: list[Message]) -> bytes:
-    # A digest instead of the prompt: it stays in memory for each task until the end.
-    return blake2b(dumps(prompt, orjson.OPT_SORT_KEYS), digest_size=16).digest()
-
-
-def prompt_schema() -> Any:
-    """The column types of ``verl_prompts`` as a ``pyarrow.Schema``: verl's readers know no JSON type."""
-    pa = import_pyarrow()
-    text = pa.string()
-    types = {
-        "data_source": text,
-        "prompt": pa.list_(pa.struct({"role": text, "content": text})),
-        "ability": text,
-        "reward_model": pa.struct({"style": text, "ground_truth": text}),
-        "extra_info": pa.struct({"index": pa.int64(), "split": text, "task_id": text}),
-    }
-    return pa.schema(types)
-
-
-def _is_text(message: dict[str, Any]) -> bool:
-    return isinstance(message["content"], str)
-
-
-def task_data(trajectory: Trajectory) -> str | None:
-    """The data of a task as text: JSON, unless it is a string. None where there are none."""
-    data = None if trajectory.task is None else trajectory.task.data
-    return data if data is None or isinstance(data, str) else dumps(data).decode()
+    known = sum(version is not None for version in row.policy_versions)
+    numbers = whole_numbers(sampled_versions(row), known, report, "rows", f"step {row.step_ids[0]}")
+    return {"min_global_steps": min(numbers), "max_global_steps": max(numbers)} if numbers else {}

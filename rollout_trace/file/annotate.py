@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 import orjson
 
 from rollout_trace.data import user_values
-from rollout_trace.data.episodes import Attempts, episode_of, may_be_trained
+from rollout_trace.data.episodes import FIELD, Attempts, episode_of, may_be_trained, noted
+from rollout_trace.data.trainer_tokens import TRAINER_VALUES, token_numbers
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file.addresses import is_address, refuse_special_file, shown, to_local
 from rollout_trace.file.append import AppendedFile, AppendError
+from rollout_trace.file.arrays import fragment
 from rollout_trace.file.decode import decode
 from rollout_trace.file.find import TrajectoryHead, heads, ids_in, is_plain
 from rollout_trace.file.line_format import BadLine, LineFormat, at_any_depth
@@ -60,7 +62,9 @@ def annotate(
         metrics: as ``Trajectory.metrics``.
         metadata: as ``Trajectory.metadata``.
         steps: values of single steps by the step's id, or by its ``index``: a dict with any of ``reward``,
-            ``advantage``, ``trainable``, ``policy_version``, ``metadata``.
+            ``advantage``, ``trainable``, ``policy_version``, ``metadata``; and of a trainer's numbers, one for each
+            completion token: ``trainer_logprobs``, ``entropy``, ``reference_logprobs``, ``loss_weights``. For these
+            the trajectory's line is looked up, and their lengths are checked. For rows, see ``rt.trainer_report``.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -71,18 +75,58 @@ def annotate(
     """
     values = {"reward": reward, "rewards": rewards, "metrics": metrics, "metadata": metadata, "steps": steps}
     note = checked_note(trajectory_id, values)
-    for file in _files_with(path, trajectory_id):
+    files = files_with(path, {trajectory_id})
+    if any("trainer" in step for step in note.get("steps", ())):
+        for file in files:
+            _check_lengths(file, note)
+    for file in files:
         append_notes(file, [note])
 
 
-def _files_with(path: PathLike, trajectory_id: str) -> list[PathLike]:
-    """The file itself, or those of a folder that have the trajectory: one, unless something wrote it twice."""
+def _check_lengths(file: PathLike, note: Mapping[str, Any]) -> None:
+    """Raises ValueError where a trainer's numbers are not one for each token of their step."""
+    trajectory = _trajectory(file, note["id"])
+    if trajectory is None:
+        raise ValueError(f"{shown(os.fspath(file))} has no trajectory {brief(note['id'])}: nothing was noted.")
+    for given in note["steps"]:
+        named = (one for one in trajectory.steps if given.get("id") == one.id or given.get("index") == one.index)
+        step = next(named, None)
+        for name, array in given.get("trainer", {}).items():
+            place = f"steps[{given.get('id', given.get('index'))!r}][{name!r}]"
+            if step is None:
+                raise ValueError(f"{place}: trajectory {brief(note['id'])} has no such step: nothing was noted.")
+            ids, numbers = step.completion_token_ids, array["shape"][0]
+            if ids is None or len(ids) != numbers:
+                tokens = "no completion ids" if ids is None else f"{len(ids)} completion tokens"
+                raise ValueError(f"{place} has {numbers} numbers, and the step has {tokens}: nothing was noted.")
+
+
+def _trajectory(file: PathLike, trajectory_id: str) -> Trajectory | None:
+    """The trajectory of a file, without its notes; None where the file has none with this id."""
+    found = None
+    for path in expand_paths(file):
+        for line, head in heads(path, _ignore, LineFormat(SCHEMA, TrajectoryHead)):
+            if head.id == trajectory_id:
+                try:
+                    found = at_any_depth(decode, line)
+                except BadLine:
+                    continue
+    return found
+
+
+def files_with(path: PathLike, trajectory_ids: Collection[str]) -> dict[PathLike, Collection[str]]:
+    """The file itself, or those of a folder that have the trajectories: one for each, unless something wrote it twice.
+
+    Raises:
+        ValueError: no file of the folder has one of them.
+    """
     if not isinstance(path, (str, os.PathLike)) or not os.path.isdir(folder := to_local(path)):
-        return [path]
+        return {path: trajectory_ids}
     files = [os.path.join(folder, name) for name in lines_among(os.listdir(folder)) if not name.endswith(SUFFIX)]
-    found: list[PathLike] = [file for file in files if ids_in(file, {trajectory_id})]
-    if not found:
-        raise ValueError(f"no file of the folder {folder} has trajectory {brief(trajectory_id)}: nothing was noted.")
+    found: dict[PathLike, Collection[str]] = {file: ids for file in files if (ids := ids_in(file, trajectory_ids))}
+    missing = [one for one in trajectory_ids if not any(one in ids for ids in found.values())]
+    if missing:
+        raise ValueError(f"no file of the folder {folder} has trajectory {brief(missing[0])}: nothing was noted.")
     return found
 
 
@@ -168,13 +212,16 @@ def _step(key: Any, given: Any, name: str) -> dict[str, Any]:
     values = user_values.to_builtin(given)
     if not isinstance(values, dict):
         raise TypeError(f"{name} is {brief(given)} ({type(given).__name__}); give a dict with any of {_NAMES}.")
-    unknown = [one for one in values if one not in STEP_VALUES]
+    unknown = [one for one in values if one not in _STEP_CHECKS]
     if unknown:
         raise ValueError(f"{name} has {brief(unknown[0])}, which a note cannot give of a step; it can give {_NAMES}.")
-    found = {one: _STEP_CHECKS[one](value, f"{name}[{one!r}]") for one, value in values.items() if value is not None}
+    found: dict[str, Any] = {
+        one: _STEP_CHECKS[one](value, f"{name}[{one!r}]") for one, value in values.items() if value is not None
+    }
     if not found:
         raise ValueError(f"{name} gives nothing to note; give any of {_NAMES}.")
-    return {**place, **found}
+    trainer = {one: fragment(found.pop(one)) for one in TRAINER_VALUES if one in found}
+    return {**place, **found, **({"trainer": trainer} if trainer else {})}
 
 
 def _trainable(value: Any, name: str) -> bool:
@@ -191,7 +238,7 @@ def _policy_version(value: Any, name: str) -> str | int:
     return int(value)
 
 
-_NAMES = ", ".join(STEP_VALUES)
+_NAMES = ", ".join((*STEP_VALUES, *TRAINER_VALUES))
 _CHECKS = {
     "reward": user_values.finite_number,
     "rewards": lambda value, _: user_values.named_numbers(value, Rewards),
@@ -205,6 +252,7 @@ _STEP_CHECKS = {
     "trainable": _trainable,
     "policy_version": _policy_version,
     "metadata": user_values.metadata,
+    **dict.fromkeys(TRAINER_VALUES, token_numbers),
 }
 VALUES = tuple(_CHECKS)
 """What a note can give of a trajectory."""
@@ -260,8 +308,8 @@ def of_episodes(output: PathLike, wanted: Collection[str]) -> Iterator[tuple[str
             yield file, trajectory
 
 
-def leave_out(output: PathLike, episodes: Collection[str]) -> None:
-    """Notes that no step of these episodes is to be trained on, whichever process wrote it.
+def leave_out(output: PathLike, episodes: Collection[str], *, note: str | None = None) -> None:
+    """Notes that no step of these episodes is to be trained on, whichever process wrote it; ``note``: and why.
 
     Steps that are ``superseded``, or not to be trained on already, need no note. Nothing is noted at an address, whose
     objects cannot be added to.
@@ -273,11 +321,21 @@ def leave_out(output: PathLike, episodes: Collection[str]) -> None:
         return
     notes: dict[str, list[dict[str, Any]]] = {}
     for file, one in of_episodes(output, episodes):
-        steps = {step.index: {"trainable": False} for step in one.steps if may_be_trained(step)}
-        if steps:
-            notes.setdefault(file, []).append(checked_note(one.id, {"steps": steps}))
+        if note is not None or any(map(may_be_trained, one.steps)):
+            notes.setdefault(file, []).append(leave_out_note(one, note))
     for file, found in notes.items():
         append_notes(file, found)
+
+
+def leave_out_note(trajectory: Trajectory, why: str | None) -> dict[str, Any]:
+    """The note that no step of a trajectory is to be trained on; ``why``: a key that ``rt.collect``'s notes get.
+
+    Raises:
+        ValueError: without ``why``, it has no such step.
+    """
+    steps = {step.index: {"trainable": False} for step in trajectory.steps if may_be_trained(step)}
+    metadata = None if why is None else {FIELD: {**noted(trajectory), why: True}}
+    return checked_note(trajectory.id, {"steps": steps, "metadata": metadata})
 
 
 def _files(output: PathLike) -> list[str]:

@@ -21,7 +21,7 @@ from rollout_trace.file.line_format import at_any_depth
 from rollout_trace.file.media import MediaFolder, MissingMedia, _mark_of, folder_of, name_of_folder, references, restore
 from rollout_trace.file.notes import STEP_VALUES, metadata_of
 from rollout_trace.file.plain import dumps, loads
-from rollout_trace.file.records import NoteRecord
+from rollout_trace.file.records import NoteRecord, TrainerRecord
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
@@ -83,7 +83,22 @@ def _with_values(records: list[Any], note: NoteRecord) -> list[Any]:
             value = getattr(given, name)
             if value is not None:
                 step[name] = {**(_named(step.get(name)) or {}), **value} if name == "metadata" else value
+        if given.trainer is not None:
+            fit = {**(_named(step.get("trainer")) or {}), **_fitting(given.trainer, step)}
+            if fit:
+                step["trainer"] = fit
     return steps
+
+
+def _fitting(given: TrainerRecord, step: dict[str, Any]) -> dict[str, Any]:
+    """A trainer's numbers that a step has tokens for, as they stand in a line: others would make it unreadable."""
+    tokens = _named(step.get("tokens")) or {}
+    prompt, end = (_value(tokens.get(name)) for name in ("prompt", "end"))
+    sampled = 0 if end is None else end - (prompt or 0)
+    arrays = ((name, getattr(given, name)) for name in given.__struct_fields__)
+    return {
+        name: msgspec.to_builtins(array) for name, array in arrays if array is not None and array.shape[0] <= sampled
+    }
 
 
 def _members(value: Any) -> dict[str, Any]:

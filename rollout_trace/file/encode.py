@@ -16,7 +16,7 @@ from rollout_trace.data.model import STORED, Step
 from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.exchanges import encode_exchanges
-from rollout_trace.file.extras import extras_of, json_line
+from rollout_trace.file.extras import check_trainer, extras_of, json_line
 from rollout_trace.file.fields import Given, steps_json, tool_run_json, trajectory_json, warn_not_finite
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
@@ -162,6 +162,8 @@ def _tokens(step: Step, tokens: DistinctTokens, stored: tuple[Any, ...]) -> dict
             )
         plain = texts.plain()
         record["texts"] = texts.get() if plain is None else plain
+    if step.trainer is not None:
+        check_trainer(step, sampled)
     return record
 
 

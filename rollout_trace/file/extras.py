@@ -9,6 +9,7 @@ import msgspec
 
 from rollout_trace.data.extras import JSONText, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import Step, shared
+from rollout_trace.data.trainer_tokens import TRAINER_VALUES, TrainerTokens, padded
 from rollout_trace.file.arrays import FLOATS, IDS, ROWS, Form, as_form, decoded, fragment
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.plain import dumps
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.extras import PolicySpan
     from rollout_trace.data.rows import AnyArray, RowSpan
     from rollout_trace.file.arrays import ArrayTable, DistinctRows
-    from rollout_trace.file.records import MaskRecord, TokensRecord, TopRecord
+    from rollout_trace.file.records import MaskRecord, TokensRecord, TopRecord, TrainerRecord
 
 _K = ("positions", "k")
 _FORMS = {
@@ -81,7 +82,7 @@ def _version(version: Any) -> str | int:
 def _check_step(step: Step, found: dict[str, Any], top: TopTokens | None, mask: SamplingMask | None) -> None:
     """Raises ValueError where the extras would not be read back: they were set by hand, and do not fit."""
     prompt, completion = shared(step, "prompt_token_ids"), shared(step, "completion_token_ids")
-    lengths = None if prompt is None else _length(prompt), None if completion is None else _length(completion)
+    lengths = None if prompt is None else n_ids(prompt), None if completion is None else n_ids(completion)
     runs = found.get("prompt_top_tokens")
     given: dict[str, Any] = {
         "routed_experts": _rows(found.get("routed_experts")),
@@ -100,7 +101,7 @@ def _check_step(step: Step, found: dict[str, Any], top: TopTokens | None, mask: 
             )
 
 
-def _length(ids: Any) -> int:
+def n_ids(ids: Any) -> int:
     """Length of a span of ids, or of an array, without making an array of the span."""
     return ids.stop - ids.start if hasattr(ids, "stop") else len(ids)
 
@@ -171,6 +172,44 @@ def _counted(name: str, value: Any) -> Any:
 
 def _width(span: RowSpan) -> Any:
     return span.runs[0][0].rows(0, 0).shape[1:]
+
+
+# A trainer's numbers, which stand beside ``tokens``
+
+
+def trainer_json(trainer: TrainerTokens) -> dict[str, Any]:
+    """A trainer's numbers as the field ``trainer`` of a step, or of a note's step."""
+    found = {name: getattr(trainer, name) for name in TRAINER_VALUES}
+    return {name: fragment(array) for name, array in found.items() if array is not None}
+
+
+def check_trainer(step: Step, sampled: int | None) -> None:
+    """Raises ValueError where a trainer's numbers were put into a step that they do not fit: they would not be read."""
+    for name in TRAINER_VALUES:
+        array = getattr(step.trainer, name)
+        if array is not None and sampled is not None and len(array) != sampled:
+            raise ValueError(f"step {step.id} has {sampled} completion tokens and {len(array)} {name}: one for each.")
+
+
+def read_trainer(record: TrainerRecord, sampled: int | None) -> TrainerTokens:
+    """A trainer's numbers, with NaN for the tokens behind those that have one.
+
+    Args:
+        sampled: number of completion tokens of the step; None: not known.
+
+    Raises:
+        BadLine: an array is not as the format has it; the message begins with its path within ``trainer``.
+    """
+    found: dict[str, Any] = {}
+    for name in TRAINER_VALUES:
+        array = getattr(record, name)
+        if array is not None:
+            values = _at(name, decoded, array, Form(FLOATS, ("positions",)))
+            if sampled is not None and len(values) > sampled:
+                problem = f"expected at most {sampled} numbers, the tokens of the completion, got {len(values)}"
+                raise BadLine("", f".{name}: {problem}", "trainer-length")
+            found[name] = values if sampled is None else padded(values, sampled)
+    return TrainerTokens(**found)
 
 
 # Checks, which return what is wrong, or None. A length is None where the ids are not known.

@@ -22,10 +22,12 @@ from rollout_trace.data import model
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue
 from rollout_trace.data.trajectory import ForkedFrom, Trajectory
+from rollout_trace.file.extras import trainer_json
 from rollout_trace.file.plain import OPTIONS, body_record, dumps, milliseconds, time_text
 from rollout_trace.file.records import FACTS, SCHEMA
 
 if TYPE_CHECKING:
+    from rollout_trace.data.trainer_tokens import TrainerTokens
     from rollout_trace.file.records import Rows
 
 Given: TypeAlias = "tuple[int | None, Rows | None, Rows | None, dict[str, Any]]"
@@ -130,6 +132,11 @@ def _advantage(value: Any, level: int) -> Raw | None:
     if isinstance(value, (list, tuple)):
         return _raw([None if one is None else _finite(one) for one in value], level)
     return _number(value, level)
+
+
+def _trainer(value: TrainerTokens, level: int) -> Raw | None:
+    found = trainer_json(value)
+    return Raw(dumps(found)) if found else None
 
 
 def _body(value: bytes, level: int) -> Raw:
@@ -259,6 +266,7 @@ _FORMS.update(
         "datetime": _TIME,
         "dict[str, float]": _Form(Any, _numbers),
         "float | Sequence[float]": _Form(Any, _advantage),
+        "TrainerTokens": _Form(Any, _trainer),
         "bytes": _Form(Any, _body),
         "bool": _Form(bool, _untrainable, True),
     }
@@ -275,7 +283,7 @@ _step = _Writer(
     "id call_id choice agent protocol engine model response_model response_id index _stored_messages _stored_tools "
     "_stored_logprobs sampling completion token_source logprobs_mode token_issue finish_reason stop_reason usage cost "
     "started_at latency time_to_first_token attempts status error reward advantage trainable policy_version metadata "
-    "request_bytes response_bytes extra extra_issues exact_turn",
+    "request_bytes response_bytes extra extra_issues exact_turn trainer",
     choice=_Form(int, _choice, 0),
     index=_Form(Any, None),
     # The stored forms are read, which makes no lists, and replaced by what the line has.

@@ -231,16 +231,23 @@ class JournalFile:
         except OSError:
             return False
 
-    def reader(self) -> int:
-        """Another descriptor, to read it. It is there also where another program has deleted the file.
+    def contents(self) -> bytes:
+        """What has been written to it.
+
+        Read through the open descriptor: there may be no further one, and another program may have deleted the file.
 
         Raises:
             OSError: it cannot be read.
         """
-        try:
-            return os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except FileNotFoundError:
-            return os.dup(self.fd)
+        if self.fd < 0:
+            # Closed in a forked process.
+            return self.path.read_bytes()
+        parts, size = list[bytes](), 0
+        # A single read returns at most 2 GB.
+        while part := os.pread(self.fd, os.fstat(self.fd).st_size - size, size):
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
 
     def delete(self) -> None:
         """Removes the file; a second call does nothing."""

@@ -13,7 +13,7 @@ from rollout_trace.data.lists import PackedTexts, TableSpan, from_plain
 from rollout_trace.data.model import Attempt, Cost, CostSource, Step, maker, new_attempt
 from rollout_trace.data.tokens import Segment, Span, TokenStore
 from rollout_trace.file.arrays import ArrayTable
-from rollout_trace.file.extras import alternatives, read_extras
+from rollout_trace.file.extras import alternatives, read_extras, read_trainer
 from rollout_trace.file.line_format import BadLine, body_bytes
 from rollout_trace.file.plain import from_milliseconds
 from rollout_trace.file.records import AttemptRecord, Rows, SegmentRecord, StepRecord, TokensRecord, TrajectoryRecord
@@ -131,6 +131,12 @@ def _read(record: StepRecord, at: int, tables: _Tables, logprobs: FloatArray | N
     others = _NOTHING if tokens is None else _read_tokens(tokens, at, tables, logprobs, top_logprobs)
     messages = None if record.messages is None else tables.messages.pick(record.messages, at)
     tools = None if record.tools is None else tables.tools.pick(record.tools, at)
+    if record.trainer is not None:
+        sampled = None if tokens is None or tokens.end is None else tokens.end - (tokens.prompt or 0)
+        try:
+            others = {**others, "trainer": read_trainer(record.trainer, sampled)}
+        except BadLine as error:
+            raise BadLine("", f"$.steps[{at}].trainer{error}", error.code) from error
     for name, body in (("request_bytes", record.request_bytes), ("response_bytes", record.response_bytes)):
         if body is not None:
             others = {**others, name: body_bytes(body, f"$.steps[{at}].{name}")}
@@ -270,7 +276,7 @@ def copied_fields(record: type[Struct], *others: str) -> tuple[str, ...]:
 _COPIED = copied_fields(
     StepRecord,
     *("id", "call_id", "index", "messages", "tools", "tokens", "cost", "attempts", "extra_issues"),
-    *("latency_ms", "time_to_first_token_ms", "request_bytes", "response_bytes"),
+    *("latency_ms", "time_to_first_token_ms", "request_bytes", "response_bytes", "trainer"),
 )
 # One `attrgetter` for all fields takes a third of the time of a `getattr` for each, and no names are looked up.
 _copied_of = attrgetter(*_COPIED)

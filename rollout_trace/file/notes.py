@@ -10,11 +10,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from rollout_trace.data.model import shared
+from rollout_trace.data.trainer_tokens import TRAINER_VALUES, TrainerTokens, padded
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_file, open_binary
+from rollout_trace.file.extras import n_ids, read_trainer
 from rollout_trace.file.line_format import BadLine, LineFormat, at_any_depth
 from rollout_trace.file.lines import Damaged, lines
 from rollout_trace.file.records import NOTE_SCHEMA, SCHEMA, NoteRecord, StepNoteRecord
@@ -22,6 +26,7 @@ from rollout_trace.file.records import NOTE_SCHEMA, SCHEMA, NoteRecord, StepNote
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.file.records import TrainerRecord
 
 N = TypeVar("N")
 SUFFIX = ".notes.jsonl"
@@ -98,7 +103,11 @@ def metadata_of(note: NoteRecord, metadata: dict[str, Any] | None) -> dict[str, 
 
 
 def apply_note(note: NoteRecord, trajectory: Trajectory) -> list[str]:
-    """Sets what a note gives, without the checks of assignment; returns the steps it names that are not there."""
+    """Sets what a note gives, without the checks of assignment.
+
+    Returns:
+        What it names that is not there, or does not fit: ``step 3``, ``entropy of step 3 (12 numbers, 10 tokens)``.
+    """
     put = object.__setattr__
     if note.reward is not None:
         put(trajectory, "reward", note.reward)
@@ -124,11 +133,28 @@ def _apply_to_steps(given: Sequence[StepNoteRecord], steps: Iterable[Step]) -> l
                 # `advantage` becomes a list, as the reader makes it from a line.
                 merged = _merged(step.metadata, value) if name == "metadata" else value
                 object.__setattr__(step, name, merged)
+        if note.trainer is not None:
+            missing += _apply_trainer(note.trainer, step)
     return missing
 
 
+def _apply_trainer(given: TrainerRecord, step: Step) -> list[str]:
+    """Puts a trainer's numbers into a step; returns those that are more than it has tokens, and are left out."""
+    ids = shared(step, "completion_token_ids")
+    sampled = 0 if ids is None else n_ids(ids)
+    found = {name: array for name in TRAINER_VALUES if (array := getattr(read_trainer(given, None), name)) is not None}
+    fit = {name: padded(array, sampled) for name, array in found.items() if len(array) <= sampled}
+    if fit:
+        object.__setattr__(step, "trainer", replace(step.trainer or TrainerTokens(), **fit))
+    return [
+        f"{name} of step {brief(step.index)} ({len(array)} numbers, {sampled} tokens)"
+        for name, array in found.items()
+        if name not in fit
+    ]
+
+
 STEP_VALUES = ("reward", "advantage", "trainable", "policy_version", "metadata")
-"""What a note can give of a step."""
+"""What a note can give of a step, beside a trainer's numbers."""
 
 
 class Notes:
@@ -244,4 +270,9 @@ def decode_note(line: bytes | Damaged) -> NoteRecord:
     for at, step in enumerate(note.steps):
         if step.id is None and step.index is None:
             raise BadLine(f"$.steps[{at}]", "expected the id or the index of a step, got neither", "missing-field")
+        if step.trainer is not None:
+            try:
+                read_trainer(step.trainer, None)
+            except BadLine as error:
+                raise BadLine("", f"$.steps[{at}].trainer{error}", error.code) from error
     return note

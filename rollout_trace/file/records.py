@@ -80,6 +80,15 @@ class MaskRecord(Record):
     logprobs: ArrayRecord | None = None
 
 
+class TrainerRecord(Record, omit_defaults=True):
+    """Numbers of a trainer, float32, one for each of the first tokens of the completion; NaN: not computed."""
+
+    trainer_logprobs: ArrayRecord | None = None
+    entropy: ArrayRecord | None = None
+    reference_logprobs: ArrayRecord | None = None
+    loss_weights: ArrayRecord | None = None
+
+
 class TokensRecord(Record, omit_defaults=True):
     """Ids [0, prompt) of a segment are the step's prompt, [prompt, end) its completion.
 
@@ -169,6 +178,7 @@ class StepRecord(Record, omit_defaults=True):
     extra: dict[str, Any] | None = None
     extra_issues: list[ExtraIssue] = []
     exact_turn: ExactTurn | None = None
+    trainer: TrainerRecord | None = None
 
 
 FACTS = {
@@ -287,6 +297,7 @@ class StepNoteRecord(Record):
     trainable: bool | None = None
     policy_version: str | int | None = None
     metadata: dict[str, Any] | None = None
+    trainer: TrainerRecord | None = None
 
 
 class NoteRecord(Record):

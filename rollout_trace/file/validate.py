@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import open_binary
+from rollout_trace.file.extras import read_trainer
 from rollout_trace.file.line_format import BadLine
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
 from rollout_trace.file.media import name_of_folder
@@ -25,7 +26,7 @@ from rollout_trace.file.validate_line import (
 )
 
 if TYPE_CHECKING:
-    from rollout_trace.file.records import StepNoteRecord, TrajectoryRecord
+    from rollout_trace.file.records import StepNoteRecord, StepRecord, TrajectoryRecord
 
 
 class Rule(NamedTuple):
@@ -134,6 +135,9 @@ RULES = {
         "Some ids are missing, or were taken from another answer: do not train on the step.",
     ),
     "advantage-length": Rule("A list of advantages has one for each completion token.", _WRITER),
+    "trainer-length": Rule(
+        "A trainer's numbers (trainer_logprobs, ...) are no more than the completion has tokens.", _WRITER
+    ),
     # Notes.
     "note-trajectory": Rule("A note names a trajectory of the file.", "Note it of the file that has the trajectory."),
     "note-step": Rule("A note names steps that its trajectory has.", "Note it anew, with the id of a step."),
@@ -355,13 +359,28 @@ class NotesOfFiles(SharedNotes["_Notes"]):
             notes.add(number, note)
 
 
+def _problem(note: StepNoteRecord, step: StepRecord | None, trajectory_id: str, path: str) -> BadLine | None:
+    """What is wrong with the note of a step: there is no such step, or it has fewer tokens than a trainer's numbers."""
+    if step is None:
+        named = f"id {brief(note.id)}" if note.id is not None else f"index {note.index}"
+        return BadLine(path, f"expected a step of trajectory {brief(trajectory_id)}, got the {named}", "note-step")
+    if note.trainer is not None:
+        tokens = step.tokens
+        sampled = 0 if tokens is None or tokens.end is None else tokens.end - (tokens.prompt or 0)
+        try:
+            read_trainer(note.trainer, sampled)
+        except BadLine as error:
+            return BadLine("", f"{path}.trainer{error}", error.code)
+    return None
+
+
 class _Notes:
     """The trajectories and steps that the notes of one file name."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, list[tuple[int, list[StepNoteRecord]]]] = {}
         self._matched: set[str] = set()
-        self._without_step: dict[tuple[int, int], BadLine] = {}
+        self._wrong: dict[tuple[int, int], BadLine] = {}
 
     def add(self, number: int, note: NoteRecord) -> None:
         self._by_id.setdefault(note.id, []).append((number, note.steps))
@@ -372,18 +391,18 @@ class _Notes:
         if given is None:
             return
         self._matched.add(record.id)
-        ids = {step.id for step in record.steps}
-        indices = {at if step.index is None else step.index for at, step in enumerate(record.steps)}
+        by_id = {step.id: step for step in record.steps}
+        by_index = {at if step.index is None else step.index: step for at, step in enumerate(record.steps)}
         for number, steps in given:
             for at, step in enumerate(steps):
-                if (step.id not in ids) if step.id is not None else (step.index not in indices):
-                    named = f"id {brief(step.id)}" if step.id is not None else f"index {step.index}"
-                    problem = f"expected a step of trajectory {brief(record.id)}, got the {named}"
-                    self._without_step[number, at] = BadLine(f"$.steps[{at}]", problem, "note-step")
+                named = by_id.get(step.id) if step.id is not None else by_index.get(step.index or 0)
+                problem = _problem(step, named, record.id, f"$.steps[{at}]")
+                if problem is not None:
+                    self._wrong[number, at] = problem
 
     def unmatched(self) -> list[tuple[int, BadLine]]:
         """Numbers of lines, and what they name that no trajectory so far had."""
-        found = [(number, problem) for (number, _), problem in self._without_step.items()]
+        found = [(number, problem) for (number, _), problem in self._wrong.items()]
         for name, notes in self._by_id.items():
             if name not in self._matched:
                 problem = f"expected a trajectory of the file that the notes are of, got {brief(name)}"

@@ -9,29 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Step, ToolRun, amend
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.importing.exchanges import exchange_steps
 from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import each_file, imported
+from rollout_trace.importing.imported import JSON, each_file, imported
 from rollout_trace.importing.inputs import documents
-from rollout_trace.importing.steps import REBUILT, Thread, number
+from rollout_trace.importing.steps import REBUILT, Thread, exchange_steps, number
 from rollout_trace.wire.chat_messages import assistant_message
 from rollout_trace.wire.steps import Stores
 from rollout_trace.wire.tool_results import tool_runs_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, Job
+    from rollout_trace.importing.imported import Imported, ImportReport, Job
     from rollout_trace.importing.inputs import Given, Input
-    from rollout_trace.importing.report import ImportReport
 
-
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst")
 _REFERENCE = re.compile(r"\$(?:0|[1-9][0-9]*)\Z")
 _DEPTH = 300
 
 
 def art(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """The trajectories that ART has written with ``compact_dump()``, ``model_dump_json()``, or its own log.
+    """Reads the trajectories that ART has written with ``compact_dump()``, ``model_dump_json()``, or its own log.
 
     Exchanges are decoded as those of a recorded call: ids and logprobs are those of the answers, where the server sent
     them. The older form (``messages_and_choices``) has no requests: prompts are put together, without their ids. The
@@ -39,16 +35,10 @@ def art(path: Given, *, on_error: OnError = "raise", report: ImportReport | None
 
     Args:
         path: files, folders, patterns, addresses, or an open file; one value a file, or one a line.
-        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
-            ``skipped`` of the iterator.
-        report: counts what the source did not have, and what was left out.
-
-    Raises:
-        FileNotFoundError: there is nothing to read.
-        ValueError: ``on_error`` has another value.
-        FormatError: while iterating, unless skipped: something is no trajectory of ART.
+        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
+        report: as of every importer.
     """
-    return imported("art", path, SUFFIXES, on_error, report, each_file(_values))
+    return imported("art", path, JSON, on_error, report, each_file(_values))
 
 
 def _values(source: Input, job: Job) -> Iterator[Trajectory]:
@@ -76,11 +66,9 @@ def _compact(value: Fields, name: str, job: Job) -> Iterator[Trajectory]:
     kind, strings = value.text("kind") or "", value.object("strings")
     if kind not in ("trajectory", "trajectories", "trajectory_group", "trajectory_groups"):
         value.refuse("kind", "trajectories or groups of them: dump those, not what ART tokenized")
-    for key, text in () if strings is None else strings.values.items():
-        if _REFERENCE.match(key) is None or not isinstance(text, str):
-            value.refuse("strings", "texts by references such as $0")
-    table = {} if strings is None else strings.values
-    data = _resolved(value.get("data"), table, value, 0)
+    if not all(_REFERENCE.match(key) and isinstance(text, str) for key, text in strings.values.items()):
+        value.refuse("strings", "texts by references such as $0")
+    data = _resolved(value.get("data"), strings.values, value, 0)
     items = data if isinstance(data, list) else [data]
     for at, item in enumerate(items):
         path = f"$.data[{at}]" if isinstance(data, list) else "$.data"
@@ -111,21 +99,21 @@ def _resolved(value: Any, strings: dict[str, Any], whole: Fields, depth: int) ->
 
 def _group(group: Fields, name: str, job: Job) -> Iterator[Trajectory]:
     job.report.drop("exceptions of groups", len(group.items("exceptions") or ()))
-    own, facts = group.mapping("metadata"), group.object("metadata")
-    group_id = None if facts is None else facts.name("group_id")
+    facts = group.object("metadata")
+    group_id = facts.name("group_id")
     for at, value in enumerate(group.objects("trajectories")):
         for trajectory in job.guarded(lambda: [_trajectory(value, f"{name}.{at}", job)]):  # noqa: B023
             trajectory.group_id = group_id or name
             if trajectory.rollout_index is None:
                 trajectory.rollout_index = at
-            if own:
-                trajectory.metadata = {**(trajectory.metadata or {}), "group": own}
+            if facts.values:
+                trajectory.metadata = {**(trajectory.metadata or {}), "group": facts.values}
             yield trajectory
 
 
 def _trajectory(value: Fields, made_up: str, job: Job) -> Trajectory:
     """A trajectory. ``made_up``: its id, where the metadata have none: ART gives none, our own export does."""
-    facts = value.object("metadata") or Fields({}, value.place)
+    facts = value.object("metadata")
     name = job.unique_id(facts.name("trajectory_id") or made_up)
     made = Exchanges(value, name, job)
     # ART leaves out what has its default, and the default of a reward is 0.0: its own reader gives that, too.
@@ -138,9 +126,8 @@ def _trajectory(value: Fields, made_up: str, job: Job) -> Trajectory:
         for step in made.steps:
             step.policy_version = first if step.policy_version is None else step.policy_version
     given = value.object("metrics")
-    names = () if given is None else given.values
-    metrics = {name: number for name in names if (number := _metric(given, name)) is not None}
-    metadata: dict[str, Any] = {**value.mapping("metadata"), "imported": {"source": "art"}}
+    metrics = {name: number for name in given.values if (number := _metric(given, name)) is not None}
+    metadata: dict[str, Any] = {**facts.values, "imported": {"source": "art"}}
     if value.get("logs"):
         metadata["logs"] = value.items("logs")
     if first is not None or last is not None:
@@ -160,10 +147,8 @@ def _trajectory(value: Fields, made_up: str, job: Job) -> Trajectory:
     )
 
 
-def _metric(metrics: Fields | None, name: str) -> float | None:
+def _metric(metrics: Fields, name: str) -> float | None:
     """A number, or a truth value as one."""
-    if metrics is None:
-        return None
     value = metrics.get(name)
     return float(value) if isinstance(value, bool) else metrics.number(name)
 
@@ -186,11 +171,8 @@ class Exchanges:
         self.ended_at: datetime | None = None
         self._name, self._job = name, job
         self._stores = Stores()
-        exchanges = value.object("exchanges")
-        if exchanges is not None:
-            self._add_exchanges(exchanges)
-        histories = [value, *value.objects("additional_histories")]
-        for history in histories:
+        self._add_exchanges(value.object("exchanges"))
+        for history in (value, *value.objects("additional_histories")):
             if history.get("messages_and_choices") is not None:
                 self._add_history(history)
         self._stores.finish()
@@ -211,7 +193,7 @@ class Exchanges:
         for started, _, kind, exchange in sorted(found, key=lambda one: one[:2]):
             ended = exchange.time("end_time")
             known = started if started is not _EARLY else None
-            if exchange.object("response") is None:
+            if not exchange.object("response"):
                 exchange.wrong("response", "an object")
                 continue
             seconds = None if known is None or ended is None or ended < known else (ended - known).total_seconds()

@@ -9,21 +9,19 @@ from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._atif_steps import Document
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.imported import each_document, imported
+from rollout_trace.importing.imported import JSON, each_document, imported
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, Job
+    from rollout_trace.importing.imported import Imported, ImportReport, Job
     from rollout_trace.importing.inputs import Given
-    from rollout_trace.importing.report import ImportReport
 
-SUFFIXES = (".json", ".json.gz", ".json.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst")
 _DEPTH = 100
 """Levels of sub-agents inside each other that are read."""
 
 
 def atif(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """The trajectories of ATIF documents: the outermost first, then those of its sub-agents.
+    """Reads ATIF documents: the outermost trajectory first, then those of its sub-agents.
 
     Agent steps become steps, with the messages before them as their prompt; where ``extra.follows`` names another step
     than the one before, the prompt continues that one. Steps marked ``is_copied_context`` are messages alone. Token ids
@@ -32,16 +30,10 @@ def atif(path: Given, *, on_error: OnError = "raise", report: ImportReport | Non
 
     Args:
         path: files, folders, patterns, addresses, or an open file; one document a file, or one a line.
-        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
-            ``skipped`` of the iterator.
-        report: counts what the source did not have, and what was left out.
-
-    Raises:
-        FileNotFoundError: there is nothing to read.
-        ValueError: ``on_error`` has another value.
-        FormatError: while iterating, unless skipped: something is no ATIF.
+        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
+        report: as of every importer.
     """
-    return imported("atif", path, SUFFIXES, on_error, report, each_document(_run))
+    return imported("atif", path, JSON, on_error, report, each_document(_run))
 
 
 def _run(document: Fields, job: Job) -> Iterator[Trajectory]:
@@ -75,33 +67,30 @@ def _trajectory(
     document: Fields, made: Document, job: Job, parent: Trajectory | None, parent_step_id: str | None
 ) -> Trajectory:
     extra = document.object("extra")
-    totals = document.object("final_metrics")
-    scores = None if totals is None else totals.object("extra")
-    scores = scores if scores is not None or extra is None else extra
+    scores = document.object("final_metrics").object("extra") or extra
     agent = document.object("agent")
     session = document.name("session_id")
     own = document.name("trajectory_id") or session or document.place.name.rpartition("/")[2]
     trajectory = Trajectory(
         id=job.unique_id(own),
-        name=(None if agent is None else agent.text("name")) or "agent",
+        name=agent.text("name") or "agent",
         episode_id=session or (None if parent is None else parent.episode_id),
         parent_id=None if parent is None else parent.id,
         parent_step_id=parent_step_id,
         steps=made.steps,
         tool_runs=made.tool_runs,
-        reward=None if scores is None else scores.number("reward"),
-        rewards=None if scores is None else scores.named_numbers("rewards") or None,
-        metrics=None if scores is None else scores.named_numbers("metrics") or None,
+        reward=scores.number("reward"),
+        rewards=scores.named_numbers("rewards") or None,
+        metrics=scores.named_numbers("metrics") or None,
         metadata={"imported": {"source": "atif", "version": document.text("schema_version")}},
     )
-    if trajectory.reward is None:
-        job.report.miss("rewards")
-    if extra is not None:
+    job.report.miss("rewards", trajectory.reward is None)
+    if extra:
         _add_facts(trajectory, extra, parent)
     times = [step.started_at for step in made.steps if step.started_at is not None]
     trajectory.started_at = trajectory.started_at or min(times, default=None)
     trajectory.ended_at = trajectory.ended_at or max(times, default=None)
-    if agent is not None and agent.get("version") not in (None, "unknown") and trajectory.environment is None:
+    if agent.get("version") not in (None, "unknown") and trajectory.environment is None:
         trajectory.environment = {"agent": {"name": agent.text("name"), "version": agent.text("version")}}
     return trajectory
 
@@ -109,7 +98,7 @@ def _trajectory(
 def _add_facts(trajectory: Trajectory, extra: Fields, parent: Trajectory | None) -> None:
     """Restores what our export keeps in ``extra``; other fields go to the metadata."""
     task = extra.object("task")
-    if task is not None:
+    if task:
         trajectory.task = Task(id=task.name("id"), data=task.get("data"))
     trajectory.group_id, trajectory.rollout_index = extra.name("group_id"), extra.count("rollout_index")
     trajectory.status = extra.text("status") or trajectory.status

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, ToolCall, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import arguments_text, error_of, tool_message
+from rollout_trace.importing.fields import nothing
 from rollout_trace.importing.steps import (
-    REBUILT,
+    Point,
     Thread,
     advantages,
     exported_facts,
@@ -45,11 +46,10 @@ class Document:
         self._job = job
         self._document = document
         agent = document.object("agent")
-        self._model = None if agent is None else agent.text("model_name")
-        self._tools = None if agent is None else agent.items("tool_definitions")
+        self._model, self._tools = agent.text("model_name"), agent.items("tool_definitions")
         self._store = TokenStore()
-        self._threads: dict[int, tuple[Thread, int]] = {0: (Thread(), 0)}
-        """By the number of a step: the conversation up to its end, and the number of messages that it then has."""
+        self._ends: dict[int, Point] = {0: Thread().end()}
+        """By the number of a step: the conversation up to its end."""
         self._ids: set[str] = set()
         read = list(document.objects("steps"))
         if document.get("steps") is None:
@@ -69,36 +69,33 @@ class Document:
 
     def _failed_calls(self) -> dict[int, list[Fields]]:
         found: dict[int, list[Fields]] = {}
-        extra = self._document.object("extra")
-        for call in () if extra is None else extra.objects("failed_calls"):
+        for call in self._document.object("extra").objects("failed_calls"):
             found.setdefault(call.count("after") or 0, []).append(call)
         return found
 
     def _thread_after(self, number: int) -> Thread:
         """A conversation to append to, which ends with a step; a copy where another step has continued it already."""
-        thread, length = self._threads.get(number) or self._threads[0]
-        return thread.after(length)
+        return (self._ends.get(number) or self._ends[0]).branch()
 
     def _add(self, step: Fields, number: int, before: int) -> None:
         extra = step.object("extra")
-        follows = None if extra is None else extra.count("follows")
+        follows = extra.count("follows")
         thread = self._thread_after(before if follows is None else follows)
         source = step.text("source")
         if source == "agent":
             self._add_answer(step, extra, thread)
         elif source in ("user", "system"):
-            role = None if extra is None else extra.text("role")
-            thread.add({"role": role or source, "content": self._content(step, "message")})
+            thread.add({"role": extra.text("role") or source, "content": self._content(step, "message")})
         elif source is not None:
             step.wrong("source", '"system", "user" or "agent"')
-        self._threads[number] = thread, len(thread.items)
+        self._ends[number] = thread.end()
 
-    def _add_answer(self, step: Fields, extra: Fields | None, thread: Thread) -> None:
+    def _add_answer(self, step: Fields, extra: Fields, thread: Thread) -> None:
         completion = Completion(
             content=self._content(step, "message") or None,
             reasoning=step.text("reasoning_content"),
             tool_calls=tuple(self._call(call) for call in step.objects("tool_calls")),
-            refusal=None if extra is None else extra.text("refusal"),
+            refusal=extra.text("refusal"),
         )
         calls, is_copy = step.count("llm_call_count"), step.flag("is_copied_context")
         made = None
@@ -111,33 +108,31 @@ class Document:
             thread.add(assistant_message(completion))
         self._add_results(step, completion, thread, made)
 
-    def _step(
-        self, step: Fields, extra: Fields | None, thread: Thread, completion: Completion, calls: int | None
-    ) -> Step:
+    def _step(self, step: Fields, extra: Fields, thread: Thread, completion: Completion, calls: int | None) -> Step:
         metrics = step.object("metrics")
-        facts = self._facts(extra, step)
-        usage = None if metrics is None else metrics.usage("atif")
+        more, facts = metrics.object("extra"), self._facts(extra)
+        cost = _cost(metrics, more)
+        usage = metrics.usage("atif")
         several = calls is not None and calls > 1
-        issue = _several(calls) if several else facts.pop("token_issue")
-        facts.pop("token_issue", None)
+        issue = facts.pop("token_issue")
         if several:
-            facts["trainable"] = False
+            # It stands for several calls: its ids are not one sample.
+            issue, facts["trainable"], metrics = _several(calls), False, nothing(step.place)
         source: TokenSource = facts.pop("token_source") or "engine"
         alone = self._choices[_call_id(step)] < 2
         counts = usage is not None and alone and source != "retokenized" and not several
         tokens = token_fields(
             self._store,
-            prompt=None if metrics is None or several else metrics.ids("prompt_token_ids"),
-            completion=None if metrics is None or several else metrics.ids("completion_token_ids"),
-            logprobs=None if metrics is None or several else metrics.numbers("logprobs"),
+            prompt=metrics.ids("prompt_token_ids"),
+            completion=metrics.ids("completion_token_ids"),
+            logprobs=metrics.numbers("logprobs"),
             missing=_NO_IDS,
             source=source,
             counted=usage.output if counts and usage is not None else None,
             issue=issue,
         )
         self._job.report.miss_tokens(tokens["completion_token_ids"], tokens["logprobs"])
-        more = None if metrics is None else metrics.object("extra")
-        mode = None if more is None or tokens["logprobs"] is None else more.text("logprobs_mode")
+        mode = None if tokens["logprobs"] is None else more.text("logprobs_mode")
         effort = step.get("reasoning_effort")
         values = {
             **tokens,
@@ -145,7 +140,7 @@ class Document:
             "response_model": step.text("model_name"),
             "sampling": None if effort is None else {"reasoning_effort": effort},
             "usage": usage,
-            "cost": None if metrics is None else _cost(metrics, more),
+            "cost": cost,
             **facts,
         }
         return Step(
@@ -157,37 +152,27 @@ class Document:
             completion=completion,
             logprobs_mode=mode_of(mode),
             started_at=step.time("timestamp"),
-            advantage=None if more is None else self._advantage(more),
+            advantage=_advantage(more),
         )
 
-    def _advantage(self, more: Fields) -> Any:
-        is_list = isinstance(more.get("advantage"), list)
-        return advantages(more, "advantage") if is_list else more.number("advantage")
-
-    def _facts(self, extra: Fields | None, step: Fields) -> dict[str, Any]:
+    def _facts(self, extra: Fields) -> dict[str, Any]:
         """The fields of a step that our export keeps in ``extra``, and what others keep there."""
-        own = None if extra is None else extra.name("step_id")
-        name = own if own is not None and own not in self._ids else self._made_id(step)
-        self._ids.add(name)
-        facts: dict[str, Any] = {"id": name, "call_id": name, "token_source": None, "token_issue": None}
-        facts["metadata"] = dict(REBUILT)
-        if extra is None:
-            return facts
-        issue = extra.object("token_issue")
+        facts = exported_facts(extra, "step_id", self._made_id(), self._ids)
+        if not extra:
+            return {**facts, "token_issue": None}
         others = {key: value for key, value in extra.values.items() if key not in _OURS}
         return {
             **facts,
-            **(exported := exported_facts(extra, name)),
             "choice": extra.count("choice") or 0,
             "agent": extra.text("agent"),
             "error": error_of(extra.get("error")),
             "latency": extra.number("latency_seconds"),
-            "token_issue": None if issue is None else _issue(issue),
-            "metadata": {**exported["metadata"], **({"atif": others} if others else {})},
+            "token_issue": _issue(extra.object("token_issue")),
+            "metadata": {**facts["metadata"], **({"atif": others} if others else {})},
             **recorded_facts(extra),
         }
 
-    def _made_id(self, step: Fields) -> str:
+    def _made_id(self) -> str:
         root = self._document.name("trajectory_id") or self._document.name("session_id") or "atif"
         name = f"{root}.{len(self.steps)}"
         while name in self._ids:
@@ -195,35 +180,32 @@ class Document:
         return name
 
     def _call(self, call: Fields) -> ToolCall:
-        extra = call.object("extra")
-        # Arguments that are no JSON object stand there, as they were written.
-        written = call.get("arguments") if extra is None or extra.get("arguments") is None else extra.get("arguments")
+        # Arguments that are no JSON object stand in the extra, as they were written.
+        written = call.object("extra").get("arguments")
+        written = call.get("arguments") if written is None else written
         return ToolCall(
             id=call.name("tool_call_id"), name=call.text("function_name"), arguments=arguments_text(written)
         )
 
     def _add_results(self, step: Fields, completion: Completion, thread: Thread, made: Step | None) -> None:
-        observation = step.object("observation")
         names = {call.id: call for call in completion.tool_calls}
-        for result in () if observation is None else observation.objects("results"):
+        for result in step.object("observation").objects("results"):
             self._reference(result, made)
             if result.get("content") is None and result.get("subagent_trajectory_ref") is not None:
                 continue
             call = names.get(result.name("source_call_id"))
             content, extra = self._content(result, "content"), result.object("extra")
             call_id = None if call is None else call.id
-            is_error = extra is not None and extra.get("is_error") is True
-            thread.add(tool_message(call_id, content, is_error=is_error))
-            error = None if extra is None else error_of(extra.get("error"))
+            thread.add(tool_message(call_id, content, is_error=extra.get("is_error") is True))
             self.tool_runs.append(
                 ToolRun(
                     tool_call_id=call_id,
-                    name=(None if call is None else call.name) or (None if extra is None else extra.text("tool")),
-                    arguments=None if call is None else call.arguments,
+                    name=(call and call.name) or extra.text("tool"),
+                    arguments=call and call.arguments,
                     result=content,
-                    error=error,
-                    started_at=None if extra is None else extra.time("started_at"),
-                    duration=None if extra is None else extra.number("duration_seconds"),
+                    error=error_of(extra.get("error")),
+                    started_at=extra.time("started_at"),
+                    duration=extra.number("duration_seconds"),
                     step_id=None if made is None else made.id,
                 )
             )
@@ -247,10 +229,10 @@ class Document:
         return [part for item in fields.objects(name) if (part := self._part(item)) is not None]
 
     def _part(self, part: Fields) -> dict[str, Any] | None:
-        kind, source = part.text("type"), part.object("source")
+        kind = part.text("type")
         if kind == "text":
             return {"type": "text", "text": part.text("text") or ""}
-        path = None if source is None else source.text("path")
+        path = part.object("source").text("path")
         if kind == "image" and path is not None:
             self._job.report.note("images by their path or address, not loaded", not path.startswith("data:"))
             return {"type": "image_url", "image_url": {"url": path}}
@@ -260,11 +242,11 @@ class Document:
     def _add_failed(self, calls: list[Fields], number: int) -> None:
         thread = self._thread_after(number)
         for call in calls:
-            facts = self._facts(call, call)
+            facts = self._facts(call)
             facts.pop("token_source")
             facts["metadata"].pop("atif", None)
             counts = call.object("usage")
-            usage = None if counts is None else Usage(input=counts.count("input"), output=counts.count("output"))
+            usage = Usage(input=counts.count("input"), output=counts.count("output")) if counts else None
             self.steps.append(
                 Step(
                     **{"usage": usage, **facts},
@@ -293,9 +275,14 @@ def _issue(issue: Fields) -> TokenIssue | None:
     return None if code is None else TokenIssue(code=code, message=message or "")
 
 
-def _cost(metrics: Fields, more: Fields | None) -> Cost | None:
-    given = None if more is None else more.object("cost")
-    amount = None if given is None else given.number("amount")
-    if given is not None and amount is not None:
-        return Cost(amount=amount, currency=given.text("currency") or "USD", source="unknown")
-    return usd(metrics.number("cost_usd"))
+def _cost(metrics: Fields, more: Fields) -> Cost | None:
+    given = more.object("cost")
+    amount = given.number("amount")
+    if amount is None:
+        return usd(metrics.number("cost_usd"))
+    return Cost(amount=amount, currency=given.text("currency") or "USD", source="unknown")
+
+
+def _advantage(more: Fields) -> Any:
+    is_list = isinstance(more.get("advantage"), list)
+    return advantages(more, "advantage") if is_list else more.number("advantage")

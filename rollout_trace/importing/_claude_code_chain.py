@@ -7,16 +7,24 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace.data.lists import ListSpan
-from rollout_trace.data.model import Attempt, Completion, ErrorInfo, Step, ToolRun, Usage
+from rollout_trace.data.model import Attempt, ErrorInfo, Step, ToolRun, Usage
 from rollout_trace.file.plain import dumps
-from rollout_trace.importing._claude_code_responses import Point, Response, responses_of
-from rollout_trace.importing._claude_code_values import duration, is_texts, parents_first, queued, text_of
-from rollout_trace.importing.steps import REBUILT, Thread, missing_ids, usd
+from rollout_trace.importing._claude_code_lines import (
+    Response,
+    duration,
+    is_texts,
+    parents_first,
+    queued,
+    responses_of,
+    text_of,
+)
+from rollout_trace.importing.steps import REBUILT, Point, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
 from rollout_trace.wire.reading import usage_of
+from rollout_trace.wire.tool_results import ToolCalls
 
 if TYPE_CHECKING:
-    from rollout_trace.importing._claude_code_values import Line
+    from rollout_trace.importing._claude_code_lines import Line
     from rollout_trace.importing.fields import Fields
     from rollout_trace.importing.imported import Job
 
@@ -58,7 +66,8 @@ class Chain:
         """The line before each compaction."""
         self._compacted: Point | None = None
         """Behind the last summary, until the lines of the command that asked for it."""
-        self._calls: dict[str, tuple[Response, dict[str, Any]]] = {}
+        self._response_of_call: dict[str, Response] = {}
+        self._calls = ToolCalls()
         self._interrupted = self._has_failed = False
         self._before: Point | None = None
         """Behind the line before."""
@@ -118,7 +127,7 @@ class Chain:
             return
         kept = point.thread.items[self._begins[first] : point.length]
         thread = Thread([*before.thread.items[: before.length], *kept])
-        moved = self._points[last] = Point(thread, len(thread.items), point.time)
+        moved = self._points[last] = thread.end(point.time)
         if last in self._response_of:
             self._response_of[last].point = moved
 
@@ -131,12 +140,12 @@ class Chain:
         elif (given := queued(line)) is not None:
             thread = point.branch()
             thread.add(given)
-            self._points[line.uuid] = Point(thread, len(thread.items), line.time)
+            self._points[line.uuid] = thread.end(line.time)
         else:
             if line.fields.get("subtype") == "compact_boundary":
                 self.facts["compactions"] = self.facts.get("compactions", 0) + 1
                 self._job.report.miss("calls that summed up compacted conversations")
-                point = Point(Thread(), 0, line.time)
+                point = Thread().end(line.time)
                 self._boundaries[line.uuid] = line.fields.name("logicalParentUuid")
                 self._keep(line)
             # The point itself: results of parallel calls may still come to it.
@@ -144,12 +153,12 @@ class Chain:
 
     def _keep(self, boundary: Line) -> None:
         facts = boundary.fields.object("compactMetadata")
-        kept = None if facts is None else facts.object("preservedMessages")
-        names = [] if kept is None else [one for one in kept.items("uuids") or () if isinstance(one, str)]
-        summary = None if kept is None else kept.name("anchorUuid")
+        kept = facts.object("preservedMessages")
+        names = [one for one in kept.items("uuids") or () if isinstance(one, str)]
+        summary = kept.name("anchorUuid")
         if summary is not None and names:
             self._kept[summary] = _Kept(names[0], names[-1], dict(zip(names[1:], names, strict=False)))
-        elif facts is not None and (kept is not None or facts.get("preservedSegment") is not None):
+        elif kept or facts.get("preservedSegment") is not None:
             self._job.report.note("compactions that kept messages which are not in the file")
 
     def _add_response(self, line: Line, response: Response, point: Point) -> None:
@@ -183,24 +192,26 @@ class Chain:
             self.steps.append(response.step)
         self._begins[line.uuid] = len(thread.items)
         thread.add({"role": "assistant", "content": response.content})
-        response.point = self._points[line.uuid] = Point(thread, len(thread.items), line.time)
+        response.point = self._points[line.uuid] = thread.end(line.time)
         for block in response.content:
             call_id = block.get("id") if block.get("type") == "tool_use" else None
             if isinstance(call_id, str):
                 self._add_call(call_id, block, response)
 
     def _add_call(self, call_id: str, block: dict[str, Any], response: Response) -> None:
-        self._calls[call_id] = response, block
+        given = block.get("input")
+        self._response_of_call[call_id] = response
+        self._calls.note(call_id, block.get("name"), given, None if response.step is None else response.step.id)
         if response.step is None:
             return
         self.step_of_call[call_id] = response.step.id
-        given = block.get("input")
         prompt = given.get("prompt") if isinstance(given, dict) else None
         if str(block.get("name")) in _CALLERS and isinstance(prompt, str):
             self.call_of_prompt.setdefault(prompt, call_id)
 
     def _step(self, line: Line, message: Fields, response: Response, thread: Thread, before: datetime | None) -> Step:
-        completion, raw = self._completion(message, response.content)
+        completion = blocks.completion_of(message.get("role"), [blocks.Block(one) for one in response.content], {})
+        raw = sum(one.get("type") == "thinking" and not one.get("thinking") for one in response.content)
         model, request_id = message.text("model"), line.fields.name("requestId")
         usage = usage_of(response.usage, "anthropic") if response.usage else None
         self._job.report.miss_tokens()
@@ -210,11 +221,11 @@ class Chain:
         )
         self._job.report.note("arguments of tool calls, written as JSON anew", len(completion.tool_calls))
         self._job.report.note("thinking that the file has as a signature alone", raw)
-        sent, attempts = self._sent(line, thread.span())
-        if attempts == () and request_id is not None:
-            attempts = (Attempt(request_id=request_id),)
+        sent = self._sent(line, thread.span(), before)
+        if not sent["attempts"] and request_id is not None:
+            sent["attempts"] = (Attempt(request_id=request_id),)
         return Step(
-            **{**self._facts(line), "model": model, **sent},
+            **{"model": model, **sent},
             response_model=model,
             response_id=message.name("id"),
             completion=completion,
@@ -223,8 +234,6 @@ class Chain:
             token_issue=_NO_IDS,
             usage=None if usage == Usage() else usage,
             cost=usd(line.fields.number("costUSD")),
-            started_at=attempts[0].started_at if attempts and attempts[0].started_at else before or line.time,
-            attempts=attempts,
         )
 
     def _failed(self, line: Line, response: Response, point: Point) -> Step:
@@ -235,33 +244,22 @@ class Chain:
             message="".join(filter(None, texts)),
             status=line.fields.count("apiErrorStatus"),
         )
-        sent, attempts = self._sent(line, ListSpan(point.thread.items, point.length), error)
-        return Step(
-            **{**self._facts(line), **sent},
-            status="error",
-            error=error,
-            started_at=attempts[0].started_at if attempts and attempts[0].started_at else point.time or line.time,
-            attempts=attempts,
-        )
+        sent = self._sent(line, ListSpan(point.thread.items, point.length), point.time, error)
+        return Step(**sent, status="error", error=error)
 
     def _sent(
-        self, line: Line, read: ListSpan, error: ErrorInfo | None = None
-    ) -> tuple[dict[str, Any], tuple[Attempt, ...]]:
+        self, line: Line, read: ListSpan, before: datetime | None, error: ErrorInfo | None = None
+    ) -> dict[str, Any]:
         """What was sent, and its attempts: from the request where the file has it, else from the lines before it."""
-        request = line.request
-        if request is None:
-            self.has_rebuilt = True
-            return {"messages": read, "metadata": dict(REBUILT)}, ()
-        return request.fields(read.get()), request.attempts(error, line.fields.name("requestId"))
-
-    def _facts(self, line: Line) -> dict[str, Any]:
         own = f"{self._name}.{line.fields.name('uuid') or len(self.steps)}"
-        return {"id": own, "call_id": own, "index": len(self.steps), "protocol": "anthropic.messages"}
-
-    def _completion(self, message: Fields, content: list[Any]) -> tuple[Completion, int]:
-        """The completion, and the number of its thoughts whose text is not in the file."""
-        empty = sum(one.get("type") == "thinking" and not one.get("thinking") for one in content)
-        return blocks.completion_of(message.get("role"), [blocks.Block(one) for one in content], {}), empty
+        facts = {"id": own, "call_id": own, "index": len(self.steps), "protocol": "anthropic.messages"}
+        if line.request is None:
+            self.has_rebuilt = True
+            rebuilt = {"messages": read, "metadata": dict(REBUILT), "attempts": ()}
+            return {**facts, **rebuilt, "started_at": before or line.time}
+        attempts = line.request.attempts(error, line.fields.name("requestId"))
+        began = attempts[0].started_at or before or line.time
+        return {**facts, **line.request.fields(read.get()), "attempts": attempts, "started_at": began}
 
     def _add_user(self, line: Line, message: Fields, point: Point) -> None:
         content = message.get("content")
@@ -269,13 +267,14 @@ class Chain:
             message.wrong("content", "a text or a list of blocks")
             self._points[line.uuid] = point
             return
-        results = list(message.objects("content")) if isinstance(content, list) else []
-        results = [block for block in results if block.get("type") == "tool_result"]
+        found = message.objects("content") if isinstance(content, list) else ()
+        results = [block for block in found if block.get("type") == "tool_result"]
         self._interrupted = text_of(content).startswith(_INTERRUPTED)
         if self.first_prompt is None and not line.fields.get("isMeta"):
             self.first_prompt = text_of(content)
         given = {"role": "user", "content": content}
-        caller = self._response_with(results)
+        callers = (self._response_of_call.get(block.name("tool_use_id") or "") for block in results)
+        caller = next((one for one in callers if one is not None), None)
         for block in results:
             self._add_run(block, line)
         own = None if caller is None else caller.point
@@ -290,42 +289,20 @@ class Chain:
         thread = point.branch()
         self._begins[line.uuid] = len(thread.items)
         thread.add(given)
-        self._points[line.uuid] = Point(thread, len(thread.items), line.time)
-
-    def _response_with(self, results: list[Fields]) -> Response | None:
-        """The response whose calls these results are of."""
-        for block in results:
-            known = self._calls.get(block.name("tool_use_id") or "")
-            if known is not None:
-                return known[0]
-        return None
+        self._points[line.uuid] = thread.end(line.time)
 
     def _add_run(self, block: Fields, line: Line) -> None:
         call_id = block.name("tool_use_id")
-        response, call = self._calls.get(call_id or "", (None, {}))
-        if call_id is not None:
-            more = line.fields.get("toolUseResult")
-            agent = more.get("agentId") if isinstance(more, dict) else None
-            if isinstance(agent, str):
-                self.call_of_agent[agent] = call_id
+        more = line.fields.get("toolUseResult")
+        agent = more.get("agentId") if isinstance(more, dict) else None
+        if call_id is not None and isinstance(agent, str):
+            self.call_of_agent[agent] = call_id
         if line.uuid in self._seen:
             return
-        content, name = block.get("content"), call.get("name")
+        content, is_error = block.get("content"), block.flag("is_error")
         result = text_of(content) if is_texts(content) else content
-        is_error = block.flag("is_error")
-        self.tool_runs.append(
-            ToolRun(
-                tool_call_id=call_id,
-                name=name if isinstance(name, str) else None,
-                arguments=call.get("input"),
-                result=result,
-                error=ErrorInfo(type="ToolError", message=str(result)[:2000]) if is_error else None,
-                duration=duration(line),
-                step_id=None if response is None or response.step is None else response.step.id,
-            )
-        )
-        has_more = line.fields.get("toolUseResult") is not None
-        self._job.report.drop("structured results beside what the model read", has_more)
+        self.tool_runs.append(self._calls.run(call_id, result, is_error=is_error, duration=duration(line)))
+        self._job.report.drop("structured results beside what the model read", more is not None)
 
 
 def _digest(message: Fields, response: Response) -> str:

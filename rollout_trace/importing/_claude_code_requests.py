@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo
 from rollout_trace.importing.fields import is_whole
-from rollout_trace.importing.steps import REBUILT, Thread
+from rollout_trace.importing.steps import REBUILT, Point, Thread
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.report import ImportReport
+    from rollout_trace.importing.imported import ImportReport
 
 KINDS = frozenset({"api-request-shape", "api-request-blob", "api-request"})
 _NO_PARAMETERS = frozenset({"model", "betas"})
@@ -44,11 +44,6 @@ class Request:
     error: ErrorInfo | None = None
     failed: list[Request] = field(default_factory=list)
     """The attempts before it."""
-
-    @property
-    def began(self) -> datetime | None:
-        """When the first attempt was sent."""
-        return (self.failed[0] if self.failed else self).time
 
     def fields(self, read: list[Any]) -> dict[str, Any]:
         """The fields of a step that say what was sent. ``read``: the messages before it by the lines around."""
@@ -101,11 +96,9 @@ class Requests:
     def _add_request(self, record: Fields) -> None:
         base, keep = self._by_id.get(record.name("base") or ""), record.count("keep") or 0
         tail = [one for one in record.items("tail") or () if isinstance(one, str)]
-        thread: Thread | None = Thread()
+        thread = None if keep else Thread()
         if base is not None and base.thread is not None and keep <= base.length:
-            thread = base.thread.after(keep)
-        elif keep:
-            thread = None
+            thread = Point(base.thread, keep).branch()
         if thread is not None:
             thread.add(*tail)
         marks = [(path, one.get("value")) for one in record.objects("cacheControl") if (path := one.items("path"))]

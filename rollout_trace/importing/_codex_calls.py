@@ -6,8 +6,10 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import ErrorInfo, Step, ToolRun, amend
-from rollout_trace.importing.steps import REBUILT, Thread, missing_ids
+from rollout_trace.data.model import ErrorInfo, amend
+from rollout_trace.importing.conversation import Conversation
+from rollout_trace.importing.fields import is_finite
+from rollout_trace.importing.steps import Thread
 from rollout_trace.wire.response_items import completion_of
 
 if TYPE_CHECKING:
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields
     from rollout_trace.importing.imported import Job
 
-_NO_IDS = missing_ids("Codex's sessions have no token ids.")
 _WALL_TIME = re.compile(r"Wall time: ([0-9]{1,9}(?:\.[0-9]{1,9})?) seconds")
 _HEAD = 400
 _OUTPUT_OF = {
@@ -41,16 +42,12 @@ def is_context(item: Any) -> bool:
     return isinstance(text, str) and text.lstrip().startswith(_CONTEXT)
 
 
-class Calls:
+class Calls(Conversation):
     """The calls so far, and the conversation that the next one is sent."""
 
     def __init__(self, name: str, job: Job) -> None:
-        self.name = name
-        self.steps: list[Step] = []
-        self.tool_runs: list[ToolRun] = []
+        super().__init__(job, name, "openai.responses", "codex", "tools and sampling parameters")
         self.tools: list[Any] | None = None
-        self._job = job
-        self._thread = Thread()
         self._written: list[dict[str, Any]] = []
         self._began: datetime | None = None
         self._ended: datetime | None = None
@@ -58,16 +55,18 @@ class Calls:
         self._model: str | None = None
         self._effort: str | None = None
         self._total: Any = None
-        self._callers: dict[str, tuple[Step | None, dict[str, Any]]] = {}
         self._open: dict[str, str] = {}
         """Calls of tools that have no output yet, and the kind of it."""
         self._is_waiting = False
         """Whether something was read that the model has not answered."""
         self._turns: list[int] = []
-        self._system = 0
         self._response_ids: set[str] = set()
         self._is_uncounted = False
         """Whether a count that comes is of the last step: what follows a compaction is of the call that summed up."""
+
+    def pass_time(self, time: datetime | None) -> None:
+        """Notes the time of a line. A fork begins with its own line; those that it copied may be older."""
+        self.started_at, self.ended_at = self.started_at or time, time or self.ended_at
 
     def set_context(self, model: str | None, effort: str | None) -> None:
         """Sets what the turn's calls are made with."""
@@ -81,22 +80,26 @@ class Calls:
 
     def continue_from(self, other: Calls) -> None:
         """Lets the conversation go on behind that of another session."""
-        self._thread, self._turns = Thread(list(other._thread.items)), list(other._turns)
+        self.thread, self._turns = other.thread.fork(), list(other._turns)
         self.tools, self._open = other.tools, dict(other._open)
 
     def drop_system(self) -> None:
         """Takes the instructions out that the session began with: they come as an item."""
-        if self._thread.items[:1] and _is_system(self._thread.items[0]):
-            self._thread = self._thread.fork()
-            del self._thread.items[0]
+        if self._system():
+            self.thread = Thread(self.thread.items[1:])
             self._turns = [at - 1 for at in self._turns]
+
+    def _system(self) -> list[Any]:
+        """The instructions that the session began with, as the one item of a list; empty where there are none."""
+        first = self.thread.items[:1]
+        return [one for one in first if isinstance(one, dict) and one.get("role") == "system" and "type" not in one]
 
     def begin_turn(self) -> None:
         """Called before a message of the user."""
         self._close()
-        at = len(self._thread.items)
+        at = len(self.thread.items)
         # What Codex put before it goes with it when it is taken back; what it put before the first turn stays.
-        while self._turns and is_context(self._thread.items[at - 1]):
+        while self._turns and is_context(self.thread.items[at - 1]):
             at -= 1
         self._turns.append(at)
 
@@ -105,10 +108,11 @@ class Calls:
         self._close()
         self._read_at = time or self._read_at
         self._is_waiting = True
-        self._thread.add(item)
+        self.thread.add(item)
         self._note_call(item)
         if output is not None:
-            self._add_run(output)
+            value = output.get("output")
+            self.run(output.name("call_id"), value, is_error=False, duration=_duration(value))
 
     def add_written(self, item: Fields, time: datetime | None) -> None:
         """Adds an item that the model wrote."""
@@ -121,8 +125,7 @@ class Calls:
         """Replaces the conversation, as a compaction does; the instructions stay."""
         self._close()
         self._is_uncounted = False
-        keep = [one for one in self._thread.items[:1] if _is_system(one)]
-        self._thread, self._turns, self._open = Thread([*keep, *items]), [], {}
+        self.thread, self._turns, self._open = Thread([*self._system(), *items]), [], {}
 
     def mark_summary(self, response_id: str | None, text: str) -> bool:
         """Marks the call that summed up the conversation, if it is here: what asked for the summary is in no file."""
@@ -136,11 +139,11 @@ class Calls:
         amend(last, trainable=False)
         return True
 
-    def fail(self, error: ErrorInfo) -> None:
+    def fail(self, error: ErrorInfo, **facts: Any) -> None:
         """Adds the call that a turn failed with, unless the model has answered all that it read."""
         self._close()
         if self._is_waiting:
-            self.steps.append(Step(**self._facts(), status="error", error=error, started_at=self._read_at))
+            super().fail(error, **self._context(), started_at=self._read_at, **facts)
             self._is_waiting = False
 
     def roll_back(self, turns: int) -> None:
@@ -148,21 +151,17 @@ class Calls:
         self._close()
         if turns > 0 and self._turns:
             at = max(0, len(self._turns) - turns)
-            self._thread, self._turns, self._open = self._thread.fork(self._turns[at]), self._turns[:at], {}
+            self.thread, self._turns, self._open = self.thread.fork(self._turns[at]), self._turns[:at], {}
 
     def add_token_count(self, event: Fields, *, is_copy: bool) -> None:
         """Ends the current call; its usage is the last one that was counted."""
         info = event.object("info")
         self._close()
-        if info is None:
-            return
         last, total = info.object("last_token_usage"), info.object("total_token_usage")
-        # One count comes several times: with the same total it is no other call's.
-        known = None if total is None else dict(total.values)
-        if known is not None and known == self._total:
-            return
-        self._total = known
-        if last is not None and not is_copy:
+        if not info or (total and total.values == self._total):
+            return  # One count comes several times: with the same total it is no other call's.
+        self._total = dict(total.values) if total else None
+        if last and not is_copy:
             self._set_usage(last)
 
     def add_usage_record(self, record: Fields, *, is_copy: bool) -> None:
@@ -171,23 +170,20 @@ class Calls:
         own, counts = record.name("response_id"), record.object("usage")
         if is_copy or not self.steps or (own is not None and own in self._response_ids):
             return
-        if counts is not None:
+        if counts:
             self._set_usage(counts)
         if own is not None and self.steps[-1].response_id is None:
             self._response_ids.add(own)
             amend(self.steps[-1], response_id=own)
 
     def _set_usage(self, counts: Fields) -> None:
-        if not self._is_uncounted or self.steps[-1].usage is not None:
-            return
-        usage = counts.usage("codex")
-        if usage is not None:
-            amend(self.steps[-1], usage=usage)
+        if self._is_uncounted and self.steps[-1].usage is None:
+            amend(self.steps[-1], usage=counts.usage("codex"))
 
     def end(self) -> None:
         """Called behind the last item."""
         self._close()
-        self._job.report.miss("usage", sum(step.usage is None and step.status == "ok" for step in self.steps))
+        self.job.report.miss("usage", sum(step.usage is None and step.status == "ok" for step in self.steps))
 
     def _close(self) -> None:
         """Makes a step of the items that the model wrote since the last one that it read."""
@@ -195,44 +191,26 @@ class Calls:
             return
         items, self._written = self._written, []
         completion = completion_of(items)
-        kinds = {str(item.get("type")) for item in items}
-        step = Step(
-            **self._facts(),
-            completion=completion,
-            token_issue=_NO_IDS,
-            started_at=self._began,
-            latency=self._seconds(),
-        )
-        self._is_waiting = False
-        self.steps.append(step)
-        self._is_uncounted = True
-        self._job.report.miss_tokens()
-        self._job.report.miss("stop reasons")
-        self._job.report.miss("model", self._model is None)
-        is_hidden = "reasoning" in kinds and not completion.reasoning
-        self._job.report.note("answers with reasoning that is encrypted", is_hidden)
+        context = self._context()  # What was left open is answered before the messages are taken.
+        step = self.add_step(completion, items, **context, started_at=self._began, latency=self._seconds())
+        self._is_waiting, self._is_uncounted = False, True
+        self.job.report.miss("stop reasons")
+        self.job.report.miss("model", self._model is None)
+        is_hidden = any(str(item.get("type")) == "reasoning" for item in items) and not completion.reasoning
+        self.job.report.note("answers with reasoning that is encrypted", is_hidden)
         for item in items:
             call_id = item.get("call_id")
             if isinstance(call_id, str):
-                self._callers[call_id] = step, item
+                name = item.get("name", "local_shell" if item.get("type") == "local_shell_call" else None)
+                given = (item[key] for key in ("arguments", "input", "action") if item.get(key) is not None)
+                self.calls.note(call_id, name, next(given, None), step.id)
             self._note_call(item)
-        self._thread.add(*items)
 
-    def _facts(self) -> dict[str, Any]:
-        """The fields of a step that say what was sent."""
+    def _context(self) -> dict[str, Any]:
+        """What the next call is made with."""
         self._answer_open()
-        own = f"{self.name}.{len(self.steps)}"
-        return {
-            "id": own,
-            "call_id": own,
-            "index": len(self.steps),
-            "protocol": "openai.responses",
-            "model": self._model,
-            "messages": self._thread.span(),
-            "tools": self.tools,
-            "sampling": None if self._effort is None else {"reasoning": {"effort": self._effort}},
-            "metadata": dict(REBUILT),
-        }
+        sampling = None if self._effort is None else {"reasoning": {"effort": self._effort}}
+        return {"model": self._model, "tools": self.tools, "sampling": sampling}
 
     def _note_call(self, item: dict[str, Any]) -> None:
         call_id, kind = item.get("call_id"), str(item.get("type"))
@@ -246,39 +224,18 @@ class Calls:
         if not self._open:
             return
         items: list[Any] = []
-        for item in self._thread.items:
+        for item in self.thread.items:
             items.append(item)
             call_id = item.get("call_id") if str(item.get("type")) in _OUTPUT_OF else None
             if isinstance(call_id, str) and call_id in self._open:
                 items.append({"type": self._open[call_id], "call_id": call_id, "output": "aborted"})
-        self._job.report.note("outputs of tools that were aborted, as Codex sends them", len(self._open))
-        self._thread, self._open = Thread(items), {}
+        self.job.report.note("outputs of tools that were aborted, as Codex sends them", len(self._open))
+        self.thread, self._open = Thread(items), {}
 
     def _seconds(self) -> float | None:
         if self._began is None or self._ended is None or self._ended < self._began:
             return None
         return (self._ended - self._began).total_seconds()
-
-    def _add_run(self, output: Fields) -> None:
-        call_id, value = output.name("call_id"), output.get("output")
-        step, call = self._callers.get(call_id or "", (None, {}))
-        name = call.get("name", "local_shell" if call.get("type") == "local_shell_call" else None)
-        arguments = next((call[key] for key in ("arguments", "input", "action") if call.get(key) is not None), None)
-        self.tool_runs.append(
-            ToolRun(
-                tool_call_id=call_id,
-                name=name if isinstance(name, str) else None,
-                arguments=arguments,
-                result=value,
-                duration=_duration(value),
-                step_id=None if step is None else step.id,
-            )
-        )
-
-
-def _is_system(item: Any) -> bool:
-    """Whether an item is the instructions that a session began with."""
-    return isinstance(item, dict) and item.get("role") == "system" and "type" not in item
 
 
 def _duration(output: Any) -> float | None:
@@ -290,12 +247,8 @@ def _duration(output: Any) -> float | None:
     found = _WALL_TIME.search(output[:_HEAD])
     if found is not None:
         return float(found[1])
-    if not output.startswith("{"):
-        return None
     try:
-        metadata = json.loads(output).get("metadata")
-        value = metadata.get("duration_seconds")
-    except (ValueError, AttributeError, RecursionError):
+        value = json.loads(output)["metadata"]["duration_seconds"] if output.startswith("{") else None
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < 1e9 else None
+    return float(value) if is_finite(value) and 0 <= value < 1e9 else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.importing.conversation import Conversation, conversations, folder_of
 from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import imported, session_lines
+from rollout_trace.importing.imported import JSON, imported, session_lines
 from rollout_trace.importing.inputs import documents, is_one_document
 from rollout_trace.wire.google_parts import Parts
 
@@ -15,15 +15,12 @@ if TYPE_CHECKING:
 
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.imported import Imported, Job
+    from rollout_trace.importing.imported import Imported, ImportReport, Job
     from rollout_trace.importing.inputs import Given, Input
-    from rollout_trace.importing.report import ImportReport
-
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst")
 
 
 def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """The trajectories of sessions, a file each; a sub-agent's, in a folder named after its parent, names that.
+    """Reads sessions of Gemini CLI: a trajectory for each file; a sub-agent's names its parent.
 
     An answer is one step, whatever lines say of it later. Prompts are put together from the messages before it: system
     prompts, tools and sampling parameters are not in these files, nor are ids of responses, calls that failed, the
@@ -32,16 +29,10 @@ def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport
     Args:
         path: session files, lines or the one document of older releases, or folders such as ``~/.gemini/tmp``; or an
             open file.
-        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
-            ``skipped`` of the iterator. A last line without its end is left out, and counted, in both.
-        report: counts what the source did not have, and what was left out.
-
-    Raises:
-        FileNotFoundError: there is nothing to read.
-        ValueError: ``on_error`` has another value.
-        FormatError: while iterating, unless skipped: something is no line of a session.
+        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
+        report: as of every importer.
     """
-    return imported("gemini_cli", path, SUFFIXES, on_error, report, _sessions)
+    return imported("gemini_cli", path, JSON, on_error, report, _sessions)
 
 
 def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
@@ -66,10 +57,10 @@ class _Session:
     ids of messages that were taken back with all behind them."""
 
     def __init__(self, source: Input, job: Job) -> None:
-        self._job = job
         parent = folder_of(source, 1) if folder_of(source, 2) == "chats" else None
         name, lacks = "subagent" if parent else "gemini-cli", "system prompts, tools and sampling parameters"
         self.talk = Conversation(job, source.stem, "google.generate_content", name, lacks, parent)
+        self._report = job.report
         self._said: dict[str, Fields] = {}
         """What is known in the end of each message."""
         self._done: set[str] = set()
@@ -86,17 +77,15 @@ class _Session:
 
     def _collect(self, line: Fields) -> None:
         self.talk.pass_time(line.time("timestamp"))
-        own = line.name("sessionId")
-        if own is not None:
-            self.talk.name = own
+        self.talk.name = line.name("sessionId") or self.talk.name
         name = line.name("id")
         if name is not None:
-            known = self._said.get(name)
-            self._said[name] = Fields({**({} if known is None else known.values), **line.values}, line.place)
+            known = self._said[name].values if name in self._said else {}
+            self._said[name] = Fields({**known, **line.values}, line.place)
 
     def _follow(self, line: Fields) -> None:
         change, name, first = line.object("$set"), line.name("id"), line.name("$rewindTo")
-        if change is not None and change.get("messages") is not None:
+        if change.get("messages") is not None:
             self._go_back(0)
             for message in change.objects("messages"):
                 self._places[message.name("id") or ""] = len(self.talk.thread.items)
@@ -107,8 +96,8 @@ class _Session:
         elif name is not None and name not in self._done:
             self._done.add(name)
             self._add(self._said[name])
-        elif name is None and change is None and "sessionId" not in line.values:
-            self._job.report.drop("lines of an unknown kind")
+        elif name is None and not change and "sessionId" not in line.values:
+            self._report.drop("lines of an unknown kind")
 
     def _go_back(self, length: int) -> None:
         self.talk.thread, self._owed = self.talk.thread.fork(length), []
@@ -116,33 +105,29 @@ class _Session:
 
     def _add(self, message: Fields) -> None:
         kind = message.require_text("type")
-        if kind in ("user", "gemini"):
-            if self._owed and not _has_results(message):
-                self.talk.thread.add({"role": "user", "parts": self._owed})
-            self._owed = []
-            self._places[message.name("id") or ""] = len(self.talk.thread.items)
+        if kind not in ("user", "gemini"):
+            self._report.note("lines that are no part of a conversation")
+            return
+        if self._owed and not _has_results(message):
+            self.talk.thread.add({"role": "user", "parts": self._owed})
+        self._owed = []
+        self._places[message.name("id") or ""] = len(self.talk.thread.items)
         if kind == "gemini" and message.get("model") is not None:
             self._answer(message)
-        elif kind in ("user", "gemini"):
+        else:
             self.talk.thread.add(_content(message))
             self.talk.status = "unknown"
-        else:
-            self._job.report.note("lines that are no part of a conversation")
 
     def _answer(self, message: Fields) -> None:
         content, read = _content(message), Parts()
         thoughts = [one.text("description") for one in message.objects("thoughts")]
         parts = [*({"text": text, "thought": True} for text in thoughts if text), *content["parts"]]
         read.add(parts, [None] * len(parts))
-        completion, tokens = read.completion(), message.object("tokens")
-        self.talk.answer(
-            completion,
-            [content],
-            model=message.text("model"),
-            usage=None if tokens is None else tokens.usage("gemini_cli"),
-        )
-        self._job.report.miss("stop reasons")
-        self._job.report.miss("ids of responses")
+        completion = read.completion()
+        usage = message.object("tokens").usage("gemini_cli")
+        self.talk.answer(completion, [content], model=message.text("model"), usage=usage)
+        self._report.miss("stop reasons")
+        self._report.miss("ids of responses")
         for call in message.objects("toolCalls"):
             given = [one for one in call.items("result") or () if isinstance(one, dict)]
             self._owed += given

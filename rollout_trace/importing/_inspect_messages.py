@@ -11,7 +11,7 @@ from rollout_trace.importing.fields import Fields
 from rollout_trace.wire.chat_messages import assistant_message
 
 if TYPE_CHECKING:
-    from rollout_trace.importing.report import ImportReport
+    from rollout_trace.importing.imported import ImportReport
 
 _ATTACHMENT = "attachment://"
 _DEPTH = 200
@@ -23,8 +23,7 @@ class Messages:
     def __init__(self, sample: Fields, report: ImportReport) -> None:
         self._report = report
         self._attachments = sample.mapping("attachments")
-        data = sample.object("events_data")
-        self._pool = [] if data is None else list(data.objects("messages"))
+        self._pool = list(sample.object("events_data").objects("messages"))
         self.missing = 0
         """Attachments that are referred to and not there."""
 
@@ -63,9 +62,8 @@ class Messages:
         content = self._content(message)[0]
         if role == "tool":
             error = message.object("error")
-            if error is not None and not content:
-                content = error.text("message")
-            return tool_message(message.name("tool_call_id"), content, is_error=error is not None)
+            content = content or error.text("message")
+            return tool_message(message.name("tool_call_id"), content, is_error=bool(error))
         return {"role": role, "content": content}
 
     def completion(self, message: Fields) -> Completion:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import Completion, ErrorInfo, Step, StepStatus, ToolRun, Usage, amend
 from rollout_trace.importing._inspect_messages import Messages
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.steps import REBUILT, SharedStores, Thread, number, token_fields, usd
+from rollout_trace.importing.fields import nothing
+from rollout_trace.importing.steps import REBUILT, SharedStores, Thread, logprob_of, number, token_fields, usd
 
 if TYPE_CHECKING:
-    from rollout_trace.importing._inspect_log import Log
+    from datetime import datetime
+
     from rollout_trace.importing.fields import Fields
     from rollout_trace.importing.imported import Job
 
@@ -39,8 +41,8 @@ class Agent:
 class Sample:
     """The agents of a sample; the first one is the outermost, and is there always."""
 
-    def __init__(self, fields: Fields, log: Log, job: Job) -> None:
-        self._fields, self._log, self._job = fields, log, job
+    def __init__(self, fields: Fields, model: str | None, job: Job) -> None:
+        self._fields, self._model, self._job = fields, model, job
         self._messages = Messages(fields, job.report)
         self._stores = SharedStores()
         self._above: dict[str, str | None] = {}
@@ -97,11 +99,11 @@ class Sample:
         around = self.agents[0]
         name = agent.parent
         while name:
-            inner = self._agents.get(name)
-            if inner is not None and any(inner is one for one in self.agents):
+            inner = self._agents[name]
+            if any(inner is one for one in self.agents):
                 around = inner
                 break
-            name = None if inner is None else inner.parent
+            name = inner.parent
         began = agent.steps[0].started_at if agent.steps else None
         before = [step for step in around.steps if began and step.started_at and step.started_at <= began]
         return around, before[-1] if before else None
@@ -144,65 +146,51 @@ class Sample:
         name = f"{self._name}.{len(self._numbers) + 1}"
         self._numbers[name] = len(self._numbers)
         output = event.object("output")
-        choices = [] if output is None else list(output.objects("choices"))
-        shared = self._call_facts(event, output, agent)
-        for at, choice in enumerate(choices or [None]):
-            agent.steps.append(self._step(event, output, choice, at, name, shared, agent, only=len(choices) == 1))
+        choices = list(output.objects("choices"))
+        shared = {**self._call_facts(event, output, agent), "call_id": name}
+        for at, choice in enumerate(choices or [nothing(event.place)]):
+            agent.steps.append(self._step(event, output, choice, at, shared, only=len(choices) == 1))
 
-    def _call_facts(self, event: Fields, output: Fields | None, agent: Agent) -> dict[str, Any]:
+    def _call_facts(self, event: Fields, output: Fields, agent: Agent) -> dict[str, Any]:
         sent = [self._messages.chat(one) for one in self._messages.input_of(event)]
         config, choice = dict(event.mapping("config")), event.get("tool_choice")
         if choice is not None:
             config["tool_choice"] = choice
         tools = [{"type": "function", "function": _tool(tool)} for tool in event.objects("tools")]
-        role, seconds = event.text("role"), event.number("working_time")
-        began, ended = event.time("timestamp"), event.time("completed")
-        if began is not None and ended is not None and ended >= began:
-            seconds = (ended - began).total_seconds()
-        elif output is not None and output.number("time") is not None:
-            seconds = output.number("time")
-        usage = None if output is None else output.object("usage")
+        role, usage = event.text("role"), output.object("usage")
+        began, seconds = _times(event, output)
+        facts = {"role": role, "retries": event.count("retries") or None}
         return {
             "messages": self._stores.add_messages(sent),
             "tools": tools or None,
             "sampling": config or None,
             "protocol": "openai.chat",
-            "model": event.text("model") or self._log.model,
+            "model": event.text("model") or self._model,
             "agent": agent.name,
             "started_at": began,
-            "latency": None if seconds is None or seconds < 0 else seconds,
-            "response_model": None if output is None else output.text("model"),
-            "response_id": None if output is None else output.name("response_id"),
-            "usage": None if usage is None else usage.usage("inspect"),
+            "latency": seconds,
+            "response_model": output.text("model"),
+            "response_id": output.name("response_id"),
+            "usage": usage.usage("inspect"),
             "trainable": role is None,
-            "metadata": {**({} if role is None else {"role": role}), **_retries(event)} or None,
+            "metadata": {name: value for name, value in facts.items() if value is not None} or None,
         }
 
     def _step(
-        self,
-        event: Fields,
-        output: Fields | None,
-        choice: Fields | None,
-        at: int,
-        name: str,
-        shared: dict[str, Any],
-        agent: Agent,
-        *,
-        only: bool,
+        self, event: Fields, output: Fields, choice: Fields, at: int, shared: dict[str, Any], *, only: bool
     ) -> Step:
-        message = None if choice is None else choice.object("message")
-        completion = None if message is None else self._messages.completion(message)
-        error = event.text("error") or (None if output is None else output.text("error"))
-        tokens = self._tokens(output, choice, message, self._stores, shared["usage"], only=only)
-        cost = None if output is None or output.object("usage") is None else output.object("usage").number("total_cost")  # type: ignore[union-attr]
+        message = choice.object("message")
+        completion = self._messages.completion(message) if message else None
+        error = event.text("error") or output.text("error")
+        tokens = self._tokens(output, choice, message, shared["usage"], only=only)
+        cost = output.object("usage").number("total_cost")
         step = Step(
             **tokens,
             **shared,
-            id=f"{name}.{at}",
-            call_id=name,
+            id=f"{shared['call_id']}.{at}",
             choice=at,
             completion=completion,
-            finish_reason=None if choice is None else choice.text("stop_reason"),
+            finish_reason=choice.text("stop_reason"),
             cost=usd(cost) if at == 0 else None,
             status=_status(event, completion, error),
             error=None if error is None else ErrorInfo(type="ModelError", message=error),
@@ -213,26 +201,17 @@ class Sample:
         return step
 
     def _tokens(
-        self,
-        output: Fields | None,
-        choice: Fields | None,
-        message: Fields | None,
-        stores: SharedStores,
-        usage: Usage | None,
-        *,
-        only: bool,
+        self, output: Fields, choice: Fields, message: Fields, usage: Usage | None, *, only: bool
     ) -> dict[str, Any]:
-        logprobs = None if choice is None else choice.object("logprobs")
-        rows = [] if logprobs is None else list(logprobs.objects("content"))
-        numbers = [_logprob(row) for row in rows]
-        texts = [row.get("token") for row in rows]
+        rows = list(choice.object("logprobs").objects("content"))
+        numbers = [logprob_of(row) for row in rows]
         # vLLM writes ids in the place of texts where it is asked to.
-        ids = [_id(text) for text in texts]
+        ids = [_id(row.get("token")) for row in rows]
         known = bool(ids) and None not in ids
-        sources = [one.object("metadata") for one in (output, message) if one is not None]
-        prompt = next((one.ids("prompt_token_ids") for one in sources if one and one.get("prompt_token_ids")), None)
+        sources = [one.object("metadata") for one in (output, message)]
+        prompt = next((one.ids("prompt_token_ids") for one in sources if one.get("prompt_token_ids")), None)
         found = token_fields(
-            stores.tokens,
+            self._stores.tokens,
             prompt=prompt if only else None,
             completion=[one for one in ids if one is not None] if known else None,
             logprobs=numbers or None,
@@ -240,16 +219,14 @@ class Sample:
             source="logprobs",
             counted=usage.output if usage is not None and only and rows else None,
         )
-        if choice is None:
+        if not choice:
             found["token_issue"] = None
         return found
 
     def _add_tool(self, event: Fields) -> None:
         agent = self._agents[self._agent_id(event.name("span_id"))]
-        call_id, began, ended = event.name("id"), event.time("timestamp"), event.time("completed")
-        seconds = event.number("working_time")
-        if began is not None and ended is not None and ended >= began:
-            seconds = (ended - began).total_seconds()
+        call_id = event.name("id")
+        began, seconds = _times(event)
         agent.tool_runs.append(
             ToolRun(
                 tool_call_id=call_id,
@@ -258,7 +235,7 @@ class Sample:
                 result=self._messages.resolved(event.get("result")),
                 error=error_of(event.get("error")),
                 started_at=began,
-                duration=None if seconds is None or seconds < 0 else seconds,
+                duration=seconds,
                 step_id=self._calls.get(call_id or ""),
             )
         )
@@ -276,7 +253,7 @@ class Sample:
                     id=name,
                     call_id=name,
                     protocol="openai.chat",
-                    model=message.text("model") or self._log.model,
+                    model=message.text("model") or self._model,
                     messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
                     completion=self._messages.completion(message),
                     metadata=dict(REBUILT),
@@ -288,17 +265,22 @@ class Sample:
             self._job.report.miss("model events: prompts are put together from the messages", len(agent.steps))
 
 
+def _times(event: Fields, output: Fields | None = None) -> tuple[datetime | None, float | None]:
+    """When an event began, and the seconds that it took."""
+    seconds, began, ended = event.number("working_time"), event.time("timestamp"), event.time("completed")
+    if began is not None and ended is not None and ended >= began:
+        seconds = (ended - began).total_seconds()
+    elif output is not None and (own := output.number("time")) is not None:
+        seconds = own
+    return began, None if seconds is None or seconds < 0 else seconds
+
+
 def _status(event: Fields, completion: Completion | None, error: str | None) -> StepStatus:
     if event.get("cache") == "read":
         return "cached"
     if error is not None and error.startswith(_CANCELLED):
         return "cancelled"
     return "error" if error is not None or completion is None else "ok"
-
-
-def _retries(event: Fields) -> dict[str, Any]:
-    retries = event.count("retries")
-    return {} if not retries else {"retries": retries}
 
 
 def _tool(tool: Fields) -> dict[str, Any]:
@@ -308,10 +290,3 @@ def _tool(tool: Fields) -> dict[str, Any]:
 def _id(text: Any) -> int | None:
     digits = text.removeprefix(_ID) if isinstance(text, str) and text.startswith(_ID) else ""
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
-
-
-def _logprob(row: Fields) -> float | None:
-    value = row.get("logprob")
-    if isinstance(value, float):  # NaN and infinities are for the rules of logprobs.
-        return value
-    return row.number("logprob")

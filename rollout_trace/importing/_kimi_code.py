@@ -12,11 +12,11 @@ from rollout_trace.importing.imported import imported, session_lines
 from rollout_trace.importing.steps import Thread
 
 if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, Job
-    from rollout_trace.importing.inputs import Given, Input
-    from rollout_trace.importing.report import ImportReport
+    from datetime import datetime
 
+    from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.imported import Imported, ImportReport, Job
+    from rollout_trace.importing.inputs import Given, Input
 
 SUFFIXES = ("wire.jsonl", "wire.jsonl.gz", "wire.jsonl.zst")
 _MAIN = "main"
@@ -30,7 +30,7 @@ _BESIDE = (
 
 
 def kimi_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """The trajectories of sessions, one for each agent.
+    """Reads sessions of Kimi Code: a trajectory for each agent.
 
     A step of the agent is one step here, with the system prompt and the tools that it was sent. Prompts are put
     together from the messages before it; what the program writes around the results of tools is not in these files, nor
@@ -38,14 +38,8 @@ def kimi_code(path: Given, *, on_error: OnError = "raise", report: ImportReport 
 
     Args:
         path: ``wire.jsonl`` files, or folders such as ``~/.kimi-code/sessions``; or an open file.
-        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
-            ``skipped`` of the iterator. A last line without its end is left out, and counted, in both.
-        report: counts what the source did not have, and what was left out.
-
-    Raises:
-        FileNotFoundError: there is nothing to read.
-        ValueError: ``on_error`` has another value.
-        FormatError: while iterating, unless skipped: something is no line of a session.
+        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
+        report: as of every importer.
     """
     return imported("kimi_code", path, SUFFIXES, on_error, report, conversations(_Session))
 
@@ -72,8 +66,7 @@ class _Session:
 
     def _add(self, record: Fields) -> None:
         kind = record.require_text("type")
-        time = record.number("time")
-        self.talk.pass_time(None if time is None else time_of(time / 1e3))
+        self.talk.pass_time(_time(record))
         if kind == "profile.bind":
             self._bind(record)
         elif kind == "llm.tools_snapshot":
@@ -92,8 +85,7 @@ class _Session:
             self.talk.thread = self._history.compacted(self.talk.thread, record)
             self._job.report.miss("calls that summed up compacted conversations")
         elif kind == "llm.request" and record.get("kind") != "compaction":
-            self._asked = record
-            self._check(record)
+            self._ask(record)
         elif kind == "context.append_loop_event":
             self._add_event(record.require_object("event"))
         elif kind == "turn.ended":
@@ -113,12 +105,13 @@ class _Session:
         if text is not None:
             rest = [one for one in thread.items if one.get("role") != "system"]
             self.talk.thread = type(thread)([{"role": "system", "content": text}, *rest])
-        where = record.object("environmentDisclosure")
-        if where is not None and (folder := where.text("cwd")) is not None:
+        folder = record.object("environmentDisclosure").text("cwd")
+        if folder is not None:
             self.talk.environment["cwd"] = folder
 
-    def _check(self, record: Fields) -> None:
-        """Says so where another number of messages was sent: a compaction, or lines of a kind that is not known."""
+    def _ask(self, record: Fields) -> None:
+        """Notes a request. Says so where another number of messages was sent: a compaction, or lines of other kinds."""
+        self._asked = record
         count = record.count("messageCount")
         known = sum(one.get("role") != "system" for one in self.talk.thread.items)
         what = "prompts of which the file has another number of messages than were sent"
@@ -148,7 +141,6 @@ class _Session:
             for one in self._calls
         ]
         message = {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
-        counts = event.object("usage")
         first, rest = event.number("llmFirstTokenLatencyMs"), event.number("llmStreamDurationMs")
         self.talk.answer(
             completion,
@@ -156,35 +148,30 @@ class _Session:
             **self._request(),
             response_id=event.name("messageId"),
             finish_reason=event.text("rawFinishReason") or event.text("finishReason"),
-            usage=None if counts is None else counts.usage("kimi_code"),
+            usage=event.object("usage").usage("kimi_code"),
             time_to_first_token=None if first is None else first / 1e3,
             latency=None if first is None or rest is None else (first + rest) / 1e3,
         )
         for result in self._results:
             given, call_id = result.object("result"), result.name("toolCallId")
-            output = None if given is None else given.get("output")
-            took = None if given is None else given.number("durationMs")
-            is_error = given is not None and given.flag("isError") is True
-            self.talk.run(call_id, output, is_error=is_error, duration=None if took is None else took / 1e3)
+            output, is_error = given.get("output"), given.flag("isError") is True
+            self.talk.run(call_id, output, is_error=is_error, duration=given.milliseconds("durationMs"))
             self.talk.thread.add({"role": "tool", "tool_call_id": call_id, "content": output})
         self._asked = None
 
     def _request(self) -> dict[str, Any]:
         """What is known of the request."""
         asked = self._asked
-        time = None if asked is None else asked.number("time")
-        return {
-            "model": None if asked is None else asked.text("model"),
-            "tools": None if asked is None else self._tools.get(asked.name("toolsHash") or ""),
-            "started_at": None if time is None else time_of(time / 1e3),
-        }
+        if asked is None:
+            return {}
+        tools = self._tools.get(asked.name("toolsHash") or "")
+        return {"model": asked.text("model"), "tools": tools, "started_at": _time(asked)}
 
     def _end(self, record: Fields) -> None:
         reason, error = record.text("reason"), record.object("error")
         self.talk.status = {"completed": "completed", "failed": "failed"}.get(reason or "", "aborted")
-        if error is not None and self._asked is not None:
-            details = error.object("details")
-            status = None if details is None else details.count("statusCode")
+        if error and self._asked is not None:
+            status = error.object("details").count("statusCode")
             found = ErrorInfo(
                 type=error.text("name") or error.text("code") or "error",
                 message=error.text("message") or "",
@@ -193,6 +180,10 @@ class _Session:
             )
             self.talk.fail(found, **self._request(), attempts=(Attempt(status=status, error=found),))
         self._asked = None
+
+
+def _time(record: Fields) -> datetime | None:
+    return time_of(record.milliseconds("time"))
 
 
 def _message(message: Fields) -> dict[str, Any]:

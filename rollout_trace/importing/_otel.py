@@ -7,28 +7,25 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rollout_trace.file.plain import dumps
-from rollout_trace.importing.imported import each_file, imported
+from rollout_trace.importing.imported import JSON, each_file, imported
 from rollout_trace.importing.inputs import documents
-from rollout_trace.importing.span_steps import kind_of
+from rollout_trace.importing.span_calls import kind_of
 from rollout_trace.importing.span_tree import trajectories_of
 from rollout_trace.importing.span_values import Span, spans_of
+from rollout_trace.wire.span_names import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.imported import Imported, Job
+    from rollout_trace.importing.imported import Imported, ImportReport, Job
     from rollout_trace.importing.inputs import Given, Input
-    from rollout_trace.importing.report import ImportReport
     from rollout_trace.importing.span_values import Span
 
 
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst", ".ndjson")
-
-
 def otel(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """The traces of OTLP JSON files, or of spans by lines: a trajectory for each agent span with model calls.
+    """Reads OTLP JSON files, or spans by lines: a trajectory for each agent span with model calls.
 
     Model calls are spans of ``gen_ai.operation.name`` chat, generate_content and text_completion, of OpenInference's
     kind ``LLM``, and OpenLLMetry's. Of spans around each other the innermost is the call. Messages are there only
@@ -39,16 +36,10 @@ def otel(path: Given, *, on_error: OnError = "raise", report: ImportReport | Non
 
     Args:
         path: files, folders, patterns, addresses, or an open file.
-        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
-            ``skipped`` of the iterator.
-        report: counts what the source did not have, and what was left out.
-
-    Raises:
-        FileNotFoundError: there is nothing to read.
-        ValueError: ``on_error`` has another value.
-        FormatError: while iterating, unless skipped: something is no span.
+        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
+        report: as of every importer.
     """
-    return imported("otel", path, SUFFIXES, on_error, report, each_file(_traces))
+    return imported("otel", path, (*JSON, ".ndjson"), on_error, report, each_file(_traces))
 
 
 def _traces(source: Input, job: Job) -> Iterator[Trajectory]:
@@ -66,8 +57,8 @@ def _traces(source: Input, job: Job) -> Iterator[Trajectory]:
             job.report.drop("traces without a model call")
 
 
-_ANSWERS = ("gen_ai.output.messages", "response_data", "all_messages_events")
-_REQUESTS = ("request_data", "gen_ai.request.model", "gen_ai.input.messages", "gen_ai.system_instructions")
+_ANSWERS = (*names_of("completion"), "response_data", "all_messages_events")
+_REQUESTS = ("request_data", *(names_of(field)[0] for field in ("model", "messages", "system")))
 
 
 def joined_streams(spans: Iterable[Span]) -> list[Span]:

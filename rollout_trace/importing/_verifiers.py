@@ -9,20 +9,18 @@ from rollout_trace.data.model import Task, ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._verifiers_graph import Graph
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.imported import each_document, imported
+from rollout_trace.importing.fields import nothing
+from rollout_trace.importing.imported import SESSIONS, each_document, imported
 from rollout_trace.importing.steps import recorded_run
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, Job
+    from rollout_trace.importing.imported import Imported, ImportReport, Job
     from rollout_trace.importing.inputs import Given
-    from rollout_trace.importing.report import ImportReport
-
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json")
 
 
 def verifiers(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """The traces of episodes, a trajectory each.
+    """Reads episodes of verifiers: a trajectory for each trace.
 
     Each sampled node is one step: its prompt is what the nodes before it and the unsampled tokens at its own begin
     hold, its completion the tokens that its mask marks. verifiers rounds logprobs to four decimals in its own files,
@@ -30,21 +28,15 @@ def verifiers(path: Given, *, on_error: OnError = "raise", report: ImportReport 
 
     Args:
         path: files, folders, patterns, addresses, or an open file; one episode (or one trace) a line.
-        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
-            ``skipped`` of the iterator.
-        report: counts what the source did not have, and what was left out.
-
-    Raises:
-        FileNotFoundError: there is nothing to read.
-        ValueError: ``on_error`` has another value.
-        FormatError: while iterating, unless skipped: something is no episode.
+        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
+        report: as of every importer.
     """
-    return imported("verifiers", path, SUFFIXES, on_error, report, each_document(_traces))
+    return imported("verifiers", path, (*SESSIONS, ".json"), on_error, report, each_document(_traces))
 
 
 def _traces(episode: Fields, job: Job) -> Iterator[Trajectory]:
     if "nodes" in episode.values:
-        yield _trajectory(episode, None, job)
+        yield _trajectory(episode, nothing(episode.place), job)
         return
     if episode.items("traces") is None:
         episode.refuse("traces", "a list of traces")
@@ -58,22 +50,18 @@ def _traces(episode: Fields, job: Job) -> Iterator[Trajectory]:
     yield from made
 
 
-def _trajectory(trace: Fields, episode: Fields | None, job: Job) -> Trajectory:
-    info = trace.object("info")
-    ours = None if info is None else info.object("rollout_trace")
-    agent = trace.object("agent")
-    graph = Graph(trace, ours, job, trainable=ours is not None or agent is None or agent.flag("trainable") is not False)
-    rewards, reward = _rewards(trace, is_ours=ours is not None)
-    if reward is None:
-        job.report.miss("rewards")
-    group = None if episode is None else episode.object("group")
+def _trajectory(trace: Fields, episode: Fields, job: Job) -> Trajectory:
+    info, agent = trace.object("info"), trace.object("agent")
+    ours = info.object("rollout_trace")
+    graph = Graph(trace, ours, job, trainable=bool(ours) or agent.flag("trainable") is not False)
+    rewards, reward = _rewards(trace, is_ours=bool(ours))
+    job.report.miss("rewards", reward is None)
     began, ended = _times(trace)
     errors = list(trace.objects("errors"))
-    task = trace.object("task") or (None if episode is None else episode.object("task"))
     trajectory = Trajectory(
         id=job.unique_id(trace.require_name("id")),
-        name=(None if agent is None else agent.text("name")) or "agent",
-        group_id=None if group is None else group.name("id"),
+        name=agent.text("name") or "agent",
+        group_id=episode.object("group").name("id"),
         steps=graph.steps,
         tool_runs=graph.tool_runs,
         reward=reward,
@@ -86,10 +74,10 @@ def _trajectory(trace: Fields, episode: Fields | None, job: Job) -> Trajectory:
         ended_at=ended,
         metadata={"imported": {"source": "verifiers"}},
     )
-    trajectory.task = None if task is None else _task(task)
-    if ours is not None:
+    trajectory.task = _task(trace.object("task") or episode.object("task"))
+    if ours:
         _restore(trajectory, ours)
-    elif info is not None and info.values:
+    elif info.values:
         trajectory.metadata = {**(trajectory.metadata or {}), "info": info.values}
     return trajectory
 
@@ -125,8 +113,7 @@ def _tool_runs(ours: Fields, sent: list[ToolRun]) -> list[ToolRun]:
     results = {run.tool_call_id: run.result for run in reversed(sent)}
     runs = []
     for record in ours.objects("tool_runs"):
-        inner = record.object("recorded")
-        run = recorded_run(record, results.get(None if inner is None else inner.name("tool_call_id")))
+        run = recorded_run(record, results.get(record.object("recorded").name("tool_call_id")))
         if run is not None:
             runs.append(run)
     return runs
@@ -144,24 +131,22 @@ def _rewards(trace: Fields, *, is_ours: bool) -> tuple[dict[str, float], float |
     """The named scores, and the reward, which is their weighted sum; None where nothing was scored."""
     found, whole = {}, None
     rewards = trace.object("rewards")
-    for name in () if rewards is None else rewards.values:
-        part = rewards.object(name) if rewards is not None else None
-        score = None if part is None else part.number("score")
-        if part is None or score is None:
+    for name in rewards.values:
+        part = rewards.object(name)
+        score = part.number("score")
+        if score is None:
             continue
         weight = part.number("weight")
         whole = (whole or 0.0) + score * (1.0 if weight is None else weight)
         if name != "reward" or not is_ours:
             found[name] = score
-    if is_ours and rewards is not None and rewards.get("reward") is None:
+    if is_ours and rewards.get("reward") is None:
         whole = None
     return found, whole if whole is None or abs(whole) < float("inf") else None
 
 
 def _times(trace: Fields) -> tuple[Any, Any]:
     timing = trace.object("timing")
-    agent = None if timing is None else timing.object("agent")
+    agent = timing.object("agent")
     # 0.0 is verifiers' word for a time that was not set.
-    began = None if timing is None or not timing.number("start") else timing.time("start")
-    ended = None if agent is None or not agent.number("end") else agent.time("end")
-    return began, ended
+    return timing.time("start") if timing.number("start") else None, agent.time("end") if agent.number("end") else None

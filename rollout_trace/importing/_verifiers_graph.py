@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.data.model import Step, TokenIssue, ToolRun, Usage
+from rollout_trace.data.model import Step, TokenIssue, ToolRun
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import chat_completion, error_of
+from rollout_trace.importing.fields import nothing
 from rollout_trace.importing.steps import (
-    REBUILT,
+    Point,
     Thread,
     advantages,
     exported_facts,
@@ -19,6 +20,7 @@ from rollout_trace.importing.steps import (
     usd,
 )
 from rollout_trace.wire.chat_messages import assistant_message
+from rollout_trace.wire.tool_results import ToolCalls
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource
@@ -26,14 +28,12 @@ if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job
 
 _NO_IDS = "the node of the trace has no token ids."
-_ENDPOINTS = {"/responses": "openai.responses", "/completions": "openai.completions", "/messages": "anthropic.messages"}
 
 
 class _Path(NamedTuple):
     """The conversation up to a node: its messages, its ids, the root's tools."""
 
-    thread: Thread
-    length: int
+    end: Point
     above: _Path | None
     """Of the node before it. Ids are stored once: whole prompts would grow with the square of the turns."""
     own: list[int] | None
@@ -55,20 +55,20 @@ class _Path(NamedTuple):
 class Graph:
     """The steps of one trace. Each sampled node is one, whatever continues it."""
 
-    def __init__(self, trace: Fields, ours: Fields | None, job: Job, *, trainable: bool) -> None:
+    def __init__(self, trace: Fields, ours: Fields, job: Job, *, trainable: bool) -> None:
         self.steps: list[Step] = []
         self.tool_runs: list[ToolRun] = []
         self._trace, self._job, self._trainable = trace, job, trainable
         self._store = TokenStore()
         self._name = trace.require_name("id")
-        self._facts = [] if ours is None else list(ours.objects("steps"))
+        self._facts = list(ours.objects("steps"))
         self._fact_of = {fact.count("node"): fact for fact in self._facts if fact.get("node") is not None}
         self._choices = Counter(fact.name("call_id") for fact in self._facts)
         self._calls = list(trace.objects("calls"))
         self._call_of = {call.count("node"): call for call in self._calls if call.get("node") is not None}
         self._paths: list[_Path] = []
         self._step_ids: set[str] = set()
-        self._callers: dict[str, tuple[str, Any]] = {}
+        self._tool_calls = ToolCalls()
         self._rounded = True
         self._has_logprobs = False
         if trace.items("nodes") is None:
@@ -84,49 +84,26 @@ class Graph:
     def _parent(self, node: Fields, at: int) -> _Path:
         parent = node.get("parent")
         if parent is None:
-            return _Path(Thread(), 0, None, [], self._tools_of(node))
+            return _Path(Thread().end(), None, [], _tools_of(node))
         number = node.count("parent")
         if number is None or number >= at or number >= len(self._paths):
             node.wrong("parent", f"the index of an earlier node, below {at}")
-            return _Path(Thread(), 0, None, None, None)
+            return _Path(Thread().end(), None, None, None)
         return self._paths[number]
-
-    def _tools_of(self, node: Fields) -> list[Any] | None:
-        found: list[Any] = []
-        for tool in node.objects("tools"):
-            kind = "custom" if tool.get("type") == "custom" else "function"
-            inner = {key: value for key, value in tool.values.items() if key != "type"}
-            found.append({"type": kind, kind: inner})
-        return found or None
 
     def _add(self, node: Fields, at: int) -> None:
         before = self._parent(node, at)
-        thread = before.thread.after(before.length)
-        message = node.object("message")
-        content = _message(message) if message is not None else {"role": "user", "content": None}
-        own, mask = node.ids("token_ids") or [], node.items("mask")
-        marks = _marks(mask)
+        thread, message = before.end.branch(), node.object("message")
+        content = _message(message)
+        own, marks = node.ids("token_ids") or [], _marks(node.items("mask"))
         if marks is None:
             node.wrong("mask", "a list of true and false")
         if node.flag("sampled"):
             self._sampled(node, at, before, thread, message, own, marks)
-        elif message is not None and content["role"] == "tool":
-            self._result(content)
+        elif content["role"] == "tool":
+            self.tool_runs.append(self._tool_calls.run(content["tool_call_id"], content["content"]))
         thread.add(content)
-        self._paths.append(_Path(thread, len(thread.items), before, None if marks is None else own, before.tools))
-
-    def _result(self, message: dict[str, Any]) -> None:
-        call_id = message.get("tool_call_id")
-        step_id, call = self._callers.get(str(call_id), (None, None))
-        self.tool_runs.append(
-            ToolRun(
-                tool_call_id=call_id,
-                name=None if call is None else call.name,
-                arguments=None if call is None else call.arguments,
-                result=message["content"],
-                step_id=step_id,
-            )
-        )
+        self._paths.append(_Path(thread.end(), before, None if marks is None else own, before.tools))
 
     def _sampled(
         self,
@@ -134,15 +111,15 @@ class Graph:
         at: int,
         before: _Path,
         thread: Thread,
-        message: Fields | None,
+        message: Fields,
         own: list[int],
         marks: list[bool] | None,
     ) -> None:
-        fact, call = self._fact_of.get(at), self._call_of.get(at)
-        facts = self._step_facts(fact)
-        usage = _usage(call)
+        fact, call = self._fact_of.get(at, nothing(node.place)), self._call_of.get(at, nothing(node.place))
+        facts, call_facts = self._step_facts(fact), self._call_facts(call)
+        usage = call_facts["usage"]
         counted = None
-        if usage is not None and (fact is None or self._choices[fact.name("call_id")] < 2):
+        if usage is not None and (not fact or self._choices[fact.name("call_id")] < 2):
             counted = usage.output
         begin, end = _span(marks)
         issue = _issue(own, marks, begin, end)
@@ -166,7 +143,7 @@ class Graph:
         completion = chat_completion(message)
         step = Step(
             **tokens,
-            **{"usage": usage, **self._call_facts(call), **facts},
+            **{**call_facts, **facts},
             logprobs_mode=None if tokens["logprobs"] is None else mode,
             messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
             tools=before.tools,
@@ -175,7 +152,7 @@ class Graph:
         )
         self.steps.append(step)
         for one in completion.tool_calls:
-            self._callers[str(one.id)] = step.id, one
+            self._tool_calls.note(one.id, one.name, one.arguments, step.id)
 
     def _look(self, logprobs: list[float | None] | None) -> None:
         for value in logprobs or ():
@@ -184,44 +161,29 @@ class Graph:
                 self._rounded = False
                 return
 
-    def _step_facts(self, fact: Fields | None) -> dict[str, Any]:
+    def _step_facts(self, fact: Fields) -> dict[str, Any]:
         """What our export keeps of a step beside its node."""
-        name = f"{self._name}.{len(self.steps)}"
-        facts: dict[str, Any] = {
-            "id": name,
-            "call_id": name,
+        facts = exported_facts(fact, "id", f"{self._name}.{len(self.steps)}", self._step_ids)
+        return {
             "index": len(self.steps),
             "trainable": self._trainable,
-            "token_source": None,
-            "logprobs_mode": None,
-            "metadata": dict(REBUILT),
-        }
-        if fact is None:
-            return facts
-        own = fact.name("id")
-        name = own if own is not None and own not in self._step_ids else name
-        self._step_ids.add(name)
-        return {
             **facts,
-            "id": name,
-            **exported_facts(fact, name),
             "logprobs_mode": mode_of(fact.text("logprobs_mode")),
             **recorded_facts(fact),
         }
 
-    def _call_facts(self, call: Fields | None) -> dict[str, Any]:
-        if call is None:
-            return {"protocol": "openai.chat"}
-        time, usage, reason = call.object("time"), call.object("usage"), call.text("finish_reason")
-        began = None if time is None or not time.number("start") else time.number("start")
-        ended = None if time is None else time.number("end")
-        facts: dict[str, Any] = {
-            # The messages are of the shape of chat, whichever endpoint the call went to.
-            "protocol": "openai.chat",
+    def _call_facts(self, call: Fields) -> dict[str, Any]:
+        # The messages are of the shape of chat, whichever endpoint the call went to.
+        facts: dict[str, Any] = {"protocol": "openai.chat", "usage": call.object("usage").usage("verifiers")}
+        if not call:
+            return facts
+        time, reason = call.object("time"), call.text("finish_reason")
+        began, ended = time.number("start") or None, time.number("end")
+        facts |= {
             "model": call.text("model"),
             "sampling": call.mapping("sampling") or None,
-            "cost": None if usage is None else usd(usage.number("cost")),
-            "started_at": None if began is None or time is None else time.time("start"),
+            "cost": usd(call.object("usage").number("cost")),
+            "started_at": time.time("start") if began else None,
             "latency": None if began is None or ended is None or ended < began else ended - began,
             "error": error_of(call.get("error")),
         }
@@ -232,13 +194,14 @@ class Graph:
         without = [fact for fact in self._facts if fact.get("node") is None]
         calls = [call for call in self._calls if call.get("node") is None]
         for at in range(max(len(without), len(calls))):
-            fact, call = without[at] if at < len(without) else None, calls[at] if at < len(calls) else None
+            none = nothing(self._trace.place)
+            fact, call = without[at] if at < len(without) else none, calls[at] if at < len(calls) else none
             facts = self._step_facts(fact)
             facts.pop("token_source"), facts.pop("logprobs_mode")
-            if fact is None:
+            if not fact:
                 facts["status"] = "error"
             tools = self._paths[0].tools if self._paths else None
-            self.steps.append(Step(**{"usage": _usage(call), "tools": tools, **self._call_facts(call), **facts}))
+            self.steps.append(Step(**{"tools": tools, **self._call_facts(call), **facts}))
 
     def _restore_order(self) -> None:
         order = {fact.name("id"): at for at, fact in enumerate(self._facts)}
@@ -247,6 +210,14 @@ class Graph:
         self.steps.sort(key=lambda step: order[step.id])
         for at, step in enumerate(self.steps):
             object.__setattr__(step, "index", at)
+
+
+def _tools_of(node: Fields) -> list[Any] | None:
+    found: list[Any] = []
+    for tool in node.objects("tools"):
+        kind = "custom" if tool.get("type") == "custom" else "function"
+        found.append({"type": kind, kind: {key: value for key, value in tool.values.items() if key != "type"}})
+    return found or None
 
 
 def _marks(mask: list[Any] | None) -> list[bool] | None:
@@ -282,8 +253,3 @@ def _message(message: Fields) -> dict[str, Any]:
     if role == "tool":
         found["tool_call_id"] = message.name("tool_call_id")
     return found
-
-
-def _usage(call: Fields | None) -> Usage | None:
-    counts = None if call is None else call.object("usage")
-    return None if counts is None else counts.usage("verifiers")

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Completion, ErrorInfo, ToolCall
+from rollout_trace.importing.fields import is_whole
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields
@@ -40,10 +41,8 @@ def chat_calls(message: Fields) -> tuple[ToolCall, ...]:
     return tuple(found)
 
 
-def chat_completion(message: Fields | None) -> Completion:
+def chat_completion(message: Fields) -> Completion:
     """An answer in the shape of chat; an empty one where there is no message."""
-    if message is None:
-        return Completion()
     content = message.get("content")
     return Completion(
         content=content if isinstance(content, (str, list)) else None,
@@ -52,7 +51,7 @@ def chat_completion(message: Fields | None) -> Completion:
     )
 
 
-def error_of(value: Any, place: Fields | None = None) -> ErrorInfo | None:
+def error_of(value: Any) -> ErrorInfo | None:
     """An error from an object or a text of a source; None where there is none."""
     if value is None or value in ("", False):
         return None
@@ -69,4 +68,4 @@ def error_of(value: Any, place: Fields | None = None) -> ErrorInfo | None:
 
 
 def _is_small(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
+    return is_whole(value) and abs(value) < 2**31

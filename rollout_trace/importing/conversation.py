@@ -8,11 +8,13 @@ from rollout_trace.data.model import Completion, ErrorInfo, Step, ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing.imported import each_file
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids
+from rollout_trace.wire.tool_results import ToolCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
+    from rollout_trace.importing.fields import Fields
     from rollout_trace.importing.imported import Job, Read
     from rollout_trace.importing.inputs import Input
 
@@ -30,34 +32,44 @@ class Conversation:
     """
 
     def __init__(self, job: Job, name: str, protocol: str, agent: str, lacks: str, parent: str | None = None) -> None:
-        self.name = name
-        self._agent, self._lacks, self._parent = agent, lacks, parent
+        self.name, self.agent, self.lacks, self.parent = name, agent, lacks, parent
         self.thread = Thread()
+        self.calls = ToolCalls()
         self.steps: list[Step] = []
         self.tool_runs: list[ToolRun] = []
         self.status = "unknown"
         self.environment: dict[str, Any] = {}
-        self._job, self._protocol = job, protocol
+        self.metadata: dict[str, Any] = {"imported": {"source": job.source}}
+        self.job, self._protocol = job, protocol
         self._no_ids = missing_ids(f"Sessions of {job.source} have no token ids.")
-        self._callers: dict[str, tuple[Step, Any]] = {}
-        self._times: list[datetime] = []
+        self.started_at: datetime | None = None
+        self.ended_at: datetime | None = None
 
     def pass_time(self, time: datetime | None) -> None:
         """Notes the time of a line."""
         if time is not None:
-            self._times = [min([time, *self._times]), max([time, *self._times])]
+            self.started_at, self.ended_at = min(self.started_at or time, time), max(self.ended_at or time, time)
 
-    def answer(self, completion: Completion, messages: list[Any], **facts: Any) -> Step:
+    def set_environment(self, line: Fields, names: Mapping[str, str]) -> None:
+        """Notes where the session ran, by what its first lines say. ``names``: ours by those of the line's texts."""
+        for name, ours in names.items():
+            if (value := line.text(name)) is not None:
+                self.environment.setdefault(ours, value)
+
+    def add_step(self, completion: Completion, messages: list[Any], **facts: Any) -> Step:
         """Adds a call that was answered, and the answer as later calls are sent it."""
         step = Step(**self._sent(), completion=completion, token_issue=self._no_ids, **facts)
         self.steps.append(step)
         self.thread.add(*messages)
-        for call in completion.tool_calls:
-            if call.id is not None:
-                self._callers[call.id] = step, call
-        self._job.report.miss_tokens()
-        self._job.report.miss("usage", step.usage is None)
-        self._job.report.note("arguments of tool calls, written as JSON anew", len(completion.tool_calls))
+        self.calls.add(step)
+        self.job.report.miss_tokens()
+        return step
+
+    def answer(self, completion: Completion, messages: list[Any], **facts: Any) -> Step:
+        """As ``add_step``, of a source that decodes the arguments of tools; and counts a usage that is missing."""
+        step = self.add_step(completion, messages, **facts)
+        self.job.report.miss("usage", step.usage is None)
+        self.job.report.note("arguments of tool calls, written as JSON anew", len(completion.tool_calls))
         return step
 
     def fail(self, error: ErrorInfo, **facts: Any) -> None:
@@ -72,36 +84,25 @@ class Conversation:
 
     def run(self, call_id: str | None, result: Any, *, is_error: bool, duration: float | None = None) -> None:
         """Adds what a tool gave."""
-        step, call = self._callers.get(call_id or "", (None, None))
-        self.tool_runs.append(
-            ToolRun(
-                tool_call_id=call_id,
-                name=None if call is None else call.name,
-                arguments=None if call is None else call.arguments,
-                result=result,
-                error=ErrorInfo(type="ToolError", message=str(result)[:2000]) if is_error else None,
-                duration=duration,
-                step_id=None if step is None else step.id,
-            )
-        )
+        self.tool_runs.append(self.calls.run(call_id, result, is_error=is_error, duration=duration))
 
     def trajectory(self) -> Trajectory:
         """The session."""
-        self._job.report.miss(self._lacks, bool(self.steps))
-        self._job.report.miss("rewards")
-        own = self._job.unique_id(self.name)
+        self.job.report.miss(self.lacks, bool(self.steps))
+        self.job.report.miss("rewards")
+        own = self.job.unique_id(self.name)
         return Trajectory(
             id=own,
-            name=self._agent,
-            parent_id=self._parent,
-            episode_id=self._parent or own,
+            name=self.agent,
+            parent_id=self.parent,
+            episode_id=self.parent or own,
             steps=self.steps,
             tool_runs=self.tool_runs,
             status=self.status,
-            started_at=min(self._times, default=None),
-            ended_at=max(self._times, default=None),
+            started_at=self.started_at,
+            ended_at=self.ended_at,
             environment=self.environment or None,
-            metadata={"imported": {"source": self._job.source}},
+            metadata=self.metadata,
         )
 
 

@@ -61,11 +61,15 @@ def kind_of(value: Any) -> str:
     return next((text.format(len(value)) for kind, text in kinds if isinstance(value, kind)), type(value).__name__)
 
 
+_NOTHING: dict[str, Any] = {}
+
+
 class Fields:
     """An object of a source, read field by field. A field that is null is a missing one: each method gives None.
 
-    A field of another type than asked for is reported to the place's ``problems``: it raises ``FormatError``, or the
-    error is kept and the field counts as missing.
+    A missing object is one without fields, and false, so that its fields can be asked for, too. A field of another
+    type than asked for is reported to the place's ``problems``: it raises ``FormatError``, or the error is kept and
+    the field counts as missing.
     """
 
     __slots__ = ("path", "place", "values")
@@ -74,6 +78,9 @@ class Fields:
         self.values = values
         self.place = place
         self.path = path
+
+    def __bool__(self) -> bool:
+        return self.values is not _NOTHING
 
     def get(self, name: str) -> Any:
         """The value of a field, of any type."""
@@ -143,17 +150,15 @@ class Fields:
 
     def usage(self, shape: Shape) -> Usage | None:
         """The counts of this object, from the places of a shape; None where it has none."""
-        inner: dict[str, Fields | None] = {}
+        inner: dict[str, Fields] = {}
 
         def get(path: Path) -> int | None:
             *way, name = path
             for key in way:
                 inner[key] = inner[key] if key in inner else self.object(key)
-            holder = inner[way[0]] if way else self
-            return None if holder is None else holder.count(name)
+            return (inner[way[0]] if way else self).count(name)
 
-        found = Usage(**counts_from(shape, get)[0])
-        return None if found == Usage() else found
+        return usage_from(shape, get)
 
     def number(self, name: str) -> float | None:
         """A finite number."""
@@ -161,15 +166,19 @@ class Fields:
         # As the engine's: a whole reward stays the number that was written.
         return None if value is None else float(value)
 
-    def object(self, name: str) -> Fields | None:
-        """An object."""
+    def milliseconds(self, name: str) -> float | None:
+        """A number of milliseconds, in seconds."""
+        value = self.number(name)
+        return None if value is None else value / 1e3
+
+    def object(self, name: str) -> Fields:
+        """An object; one that is false where there is none."""
         value = self._typed(name, "an object", lambda value: isinstance(value, dict))
-        return None if value is None else Fields(value, self.place, self.at(name))
+        return Fields(_NOTHING if value is None else value, self.place, self.at(name))
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An object as a dict; empty where there is none."""
-        found = self.object(name)
-        return {} if found is None else found.values
+        """An object as a dict of its own; empty where there is none."""
+        return self.object(name).values or {}
 
     def items(self, name: str) -> list[Any] | None:
         """The items of a list."""
@@ -182,8 +191,7 @@ class Fields:
             if isinstance(value, dict):
                 yield Fields(value, self.place, f"{self.at(name)}[{at}]")
             else:
-                path = f"{self.at(name)}[{at}]"
-                self.place.problems.add(self.place.error(path, "an object", kind_of(value)))
+                self._wrong_item(name, at, value, "an object")
 
     def ids(self, name: str) -> list[int] | None:
         """A list of token ids: whole numbers, whatever their range."""
@@ -193,25 +201,24 @@ class Fields:
     def numbers(self, name: str) -> list[float | None] | None:
         """A list of numbers and nulls. A number that no float holds becomes an infinity, which no logprob may be."""
         values = self.items(name)
-        if values is None or not self._all(name, values, "a number", lambda one: one is None or _is_number(one)):
+        if values is None or not self._all(name, values, "a number", lambda one: one is None or is_number(one)):
             return None
         return [None if one is None else as_float(one) for one in values]
 
     def named_numbers(self, name: str) -> dict[str, float]:
         """The finite numbers of an object by their names; null is a missing one."""
         found = self.object(name)
-        if found is None:
-            return {}
         numbers = {key: found.number(key) for key in found.values}
         return {key: value for key, value in numbers.items() if value is not None}
 
     def _all(self, name: str, values: list[Any], expected: str, test: Callable[[Any], bool]) -> bool:
-        for at, value in enumerate(values):
-            if not test(value):
-                path = f"{self.at(name)}[{at}]"
-                self.place.problems.add(self.place.error(path, expected, kind_of(value)))
-                return False
-        return True
+        at = next((at for at, value in enumerate(values) if not test(value)), None)
+        if at is not None:
+            self._wrong_item(name, at, values[at], expected)
+        return at is None
+
+    def _wrong_item(self, name: str, at: int, value: Any, expected: str) -> None:
+        self.place.problems.add(self.place.error(f"{self.at(name)}[{at}]", expected, kind_of(value)))
 
     def time(self, name: str) -> datetime | None:
         """A time: a text as in ISO 8601 (without a zone: UTC), or seconds since 1970."""
@@ -222,6 +229,17 @@ class Fields:
         if found is None:
             self.wrong(name, "a time as in ISO 8601, or seconds since 1970")
         return found
+
+
+def nothing(place: Place) -> Fields:
+    """An object that is missing."""
+    return Fields(_NOTHING, place)
+
+
+def usage_from(shape: Shape, get: Callable[[Path], int | None]) -> Usage | None:
+    """The counts at the places of a shape; None where there is none."""
+    found = Usage(**counts_from(shape, get)[0])
+    return None if found == Usage() else found
 
 
 def time_of(value: Any) -> datetime | None:
@@ -247,7 +265,7 @@ def time_of(value: Any) -> datetime | None:
 
 def is_finite(value: Any) -> TypeGuard[float]:
     """Whether a value is a number that a float holds."""
-    return _is_number(value) and math.isfinite(as_float(value))
+    return is_number(value) and math.isfinite(as_float(value))
 
 
 def as_float(value: float) -> float:
@@ -258,7 +276,8 @@ def as_float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, whatever its size; ``True`` is none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

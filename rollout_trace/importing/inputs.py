@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 
@@ -34,7 +34,6 @@ from rollout_trace.importing.fields import Fields, Place, Problems, kind_of
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Given: TypeAlias = "PathLike | Iterable[PathLike | str | bytes] | BinaryIO"
 """What an importer takes: a path, a folder, a pattern, an address, an open file, or an iterable of paths."""
-T = TypeVar("T")
 
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"\s*")
@@ -225,35 +224,36 @@ def _objects(text: str, at: int) -> tuple[list[dict[str, Any]], int]:
 
 def document(source: Input, problems: Problems) -> Fields | None:
     """The one JSON object that a file holds, plain or compressed; None where it cannot be read, which is reported."""
-    place = Place(source.path, None, problems)
+    return one_object(lambda: whole(source), Place(source.path, None, problems))
+
+
+def one_object(data: Callable[[], bytes], place: Place) -> Fields | None:
+    """The JSON object that bytes hold; None where they cannot be read, or are none, which is reported."""
+    return next(_objects_in(data, place), None)
+
+
+def _objects_in(data: Callable[[], bytes], place: Place, *, lists: bool = False) -> Iterator[Fields]:
+    """The JSON object that bytes hold; with ``lists``, also the objects of a list."""
     try:
-        value = decoded(whole(source), place)
+        value = decoded(data(), place)
     except FormatError as error:
-        problems.add(error)
-        return None
+        place.problems.add(error)
+        return
     if isinstance(value, dict):
-        return Fields(value, place)
-    problems.add(place.error("$", "an object", kind_of(value)))
-    return None
+        yield Fields(value, place)
+    elif lists and isinstance(value, list):
+        yield from Fields({"": value}, place, "$").objects("")
+    else:
+        expected = "an object, or a list of objects" if lists else "an object"
+        place.problems.add(place.error("$", expected, kind_of(value)))
 
 
 def documents(source: Input, problems: Problems) -> Iterator[Fields]:
     """The objects of a file that is one JSON object, a list of objects, or lines of objects."""
     if is_one_document(source):
-        place = Place(source.path, None, problems)
-        try:
-            value = decoded(whole(source), place)
-        except FormatError as error:
-            problems.add(error)
-            return
-        if isinstance(value, dict):
-            yield Fields(value, place)
-        elif isinstance(value, list):
-            yield from Fields({"": value}, place, "$").objects("")
-        else:
-            problems.add(place.error("$", "an object, or a list of objects", kind_of(value)))
-        return
-    yield from records(source, problems)
+        yield from _objects_in(lambda: whole(source), Place(source.path, None, problems), lists=True)
+    else:
+        yield from records(source, problems)
 
 
 def is_one_document(source: Input) -> bool:

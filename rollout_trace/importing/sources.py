@@ -10,17 +10,19 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.errors import FormatError
 from rollout_trace.file.lines import Damaged, NumberedLines
-from rollout_trace.importing.inputs import Input, inputs_of
+from rollout_trace.importing.fields import Problems
+from rollout_trace.importing.imported import JSON
+from rollout_trace.importing.inputs import Input, documents, inputs_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing.imported import Imported
     from rollout_trace.importing.inputs import Given
 
-_ANY = (".jsonl", ".json", ".eval", ".ndjson", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst")
+_ANY = (*JSON, ".eval", ".ndjson")
 _LINES = 40
 """Lines of a file that are looked at, at most."""
-_BEGIN = 1 << 16
 _CLAUDE = frozenset({"user", "assistant", "system", "summary", "file-history-snapshot", "attachment"})
 _CODEX = frozenset({"session_meta", "response_item", "event_msg", "turn_context"})
 
@@ -42,48 +44,23 @@ class Source:
         return found
 
 
-SOURCES: Mapping[str, Source] = MappingProxyType(
-    {
-        one.name: one
-        for one in (
-            Source(
-                "agent_lightning",
-                "events, spans, triplets and rows of turns of Agent-lightning",
-                "rewards that were filled in; of triplets: requests, usage, times",
-            ),
-            Source("art", "trajectories of OpenPipe ART", "of the older form: requests, prompt ids, usage, times"),
-            Source(
-                "atif",
-                "ATIF 1.0 to 1.8, Harbor's trajectories",
-                "requests; ids, logprobs of most agents",
-            ),
-            Source(
-                "claude_code",
-                "sessions of Claude Code, and its stream-json",
-                "ids, logprobs, latency, rewards; before 2.1.332 system prompt, tools, sampling",
-            ),
-            Source(
-                "codex",
-                "sessions of the Codex CLI",
-                "ids, logprobs, sampling, stop reasons, rewards; tools of models that it does not know",
-            ),
-            Source(
-                "gemini_cli",
-                "sessions of Gemini CLI",
-                "ids, logprobs, system prompt, tools, sampling, failed calls, rewards",
-            ),
-            Source("inspect", "logs of inspect_ai, .eval and .json", "ids, unless the logprobs name them"),
-            Source("kimi_code", "sessions of Kimi Code, wire.jsonl", "ids, logprobs, sampling, rewards"),
-            Source(
-                "otel",
-                "spans: OpenTelemetry's GenAI, OpenInference",
-                "rewards; ids, logprobs of most writers",
-            ),
-            Source("qwen_code", "sessions of Qwen Code", "ids, logprobs, system prompt, tools, sampling, rewards"),
-            Source("verifiers", "episodes of verifiers 0.4, traces.jsonl", "requests; four decimals of logprobs"),
-        )
-    }
-)
+_TABLE = (
+    ("agent_lightning", "events, spans, triplets and rows of turns of Agent-lightning",
+     "rewards that were filled in; of triplets: requests, usage, times"),
+    ("art", "trajectories of OpenPipe ART", "of the older form: requests, prompt ids, usage, times"),
+    ("atif", "ATIF 1.0 to 1.8, Harbor's trajectories", "requests; ids, logprobs of most agents"),
+    ("claude_code", "sessions of Claude Code, and its stream-json",
+     "ids, logprobs, latency, rewards; before 2.1.332 system prompt, tools, sampling"),
+    ("codex", "sessions of the Codex CLI",
+     "ids, logprobs, sampling, stop reasons, rewards; tools of models that it does not know"),
+    ("gemini_cli", "sessions of Gemini CLI", "ids, logprobs, system prompt, tools, sampling, failed calls, rewards"),
+    ("inspect", "logs of inspect_ai, .eval and .json", "ids, unless the logprobs name them"),
+    ("kimi_code", "sessions of Kimi Code, wire.jsonl", "ids, logprobs, sampling, rewards"),
+    ("otel", "spans: OpenTelemetry's GenAI, OpenInference", "rewards; ids, logprobs of most writers"),
+    ("qwen_code", "sessions of Qwen Code", "ids, logprobs, system prompt, tools, sampling, rewards"),
+    ("verifiers", "episodes of verifiers 0.4, traces.jsonl", "requests; four decimals of logprobs"),
+)  # fmt: skip
+SOURCES: Mapping[str, Source] = MappingProxyType({name: Source(name, what, lacks) for name, what, lacks in _TABLE})
 """The sources by their names."""
 
 
@@ -103,18 +80,13 @@ def detect(path: Given) -> str | None:
 
 
 def _source_of(source: Input) -> str | None:
-    begin = source.begin(_BEGIN)
-    if begin[:2] == b"PK":
+    if source.begin(2) == b"PK":
         return "inspect" if source.path.endswith(".eval") else None
-    for value in _first_values(source, begin):
-        name = _named(value)
-        if name is not None:
-            return name
-    return None
+    return next((name for value in _first_values(source) if (name := _named(value)) is not None), None)
 
 
-def _first_values(source: Input, begin: bytes) -> list[dict[str, Any]]:
-    """The objects of the first lines; of one document, its first fields by their names alone."""
+def _first_values(source: Input) -> list[dict[str, Any]]:
+    """The objects of the first lines, or the one document."""
     found: list[dict[str, Any]] = []
     with source.opened() as file:
         for number, (_, line) in enumerate(NumberedLines(file, source.path)):
@@ -133,10 +105,6 @@ def _document(source: Input) -> list[dict[str, Any]]:
     """The object of a file that is one document over many lines."""
     if os.path.isfile(source.path) and os.path.getsize(source.path) > 1 << 28:
         return []  # Too long to be read for this alone.
-    from rollout_trace.errors import FormatError
-    from rollout_trace.importing.fields import Problems
-    from rollout_trace.importing.inputs import documents
-
     try:
         return [next(documents(source, Problems("raise"))).values]
     except (FormatError, StopIteration):

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.importing.chat import arguments_text, tool_message
 from rollout_trace.importing.span_values import Span, as_json
+from rollout_trace.wire.span_names import names_of
 
 if TYPE_CHECKING:
-    from rollout_trace.importing.report import ImportReport
+    from rollout_trace.importing.imported import ImportReport
 
 _EVENT = "gen_ai.client.inference.operation.details"
+_SYSTEM, _MESSAGES, _COMPLETION, _TOOLS = (names_of(one)[0] for one in ("system", "messages", "completion", "tools"))
 _ROLES = ("system", "user", "assistant", "tool")
 _MOST = 100_000
 """Items of an indexed list, at most."""
@@ -51,33 +53,29 @@ class Conversation:
             self._read_openinference(span.attributes)
         if not self.sent and not self.answers:
             self._read_events()
-        reasons = span.attributes.get("gen_ai.response.finish_reasons")
-        if isinstance(reasons, str):
-            reasons = as_json(reasons)
+        reasons = as_json(span.first("finish_reasons"))
         if isinstance(reasons, list):
             self.finish_reasons = reasons
         self.tools = self.tools or _tools(span.attributes)
 
     def _read_structured(self, attributes: dict[str, Any]) -> None:
-        system = as_json(attributes.get("gen_ai.system_instructions"))
+        system = as_json(attributes.get(_SYSTEM))
         if isinstance(system, str) and system:
             self.sent.append({"role": "system", "content": system})
         elif isinstance(system, list) and system:
             self.sent += self._from_parts("system", system)
-        for message in _objects(as_json(attributes.get("gen_ai.input.messages"))):
+        for message in _objects(as_json(attributes.get(_MESSAGES))):
             self.sent += self._message(message)
-        for message in _objects(as_json(attributes.get("gen_ai.output.messages"))):
+        for message in _objects(as_json(attributes.get(_COMPLETION))):
             made = self._message(message) or [{"role": "assistant", "content": None}]
             self.answers.append({**made[0], "role": "assistant"})
             self.finish_reasons.append(message.get("finish_reason"))
 
     def _message(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        role = message.get("role")
-        role = role if isinstance(role, str) else "user"
-        parts = message.get("parts")
+        role, parts = message.get("role"), message.get("parts")
         if isinstance(parts, list):
-            return self._from_parts(role, parts)
-        return [_plain(role, message)]
+            return self._from_parts(role if isinstance(role, str) else "user", parts)
+        return [_plain(message, role)]
 
     def _from_parts(self, role: str, parts: list[Any]) -> list[dict[str, Any]]:
         content: list[Any] = []
@@ -125,23 +123,22 @@ class Conversation:
             if not isinstance(fields, dict):
                 continue
             if name == "gen_ai.choice":
-                inner = fields.get("message", fields)
-                inner = as_json(inner)
-                self.answers.append(_plain("assistant", inner if isinstance(inner, dict) else {"content": inner}))
+                inner = as_json(fields.get("message", fields))
+                self.answers.append(_plain(inner if isinstance(inner, dict) else {"content": inner}, "assistant"))
                 self.finish_reasons.append(fields.get("finish_reason"))
             else:
                 role = name.removeprefix("gen_ai.").removesuffix(".message")
                 if role in _ROLES and name == f"gen_ai.{role}.message":
-                    self.sent.append(_plain(role, fields))
+                    self.sent.append(_plain(fields, role))
 
 
-def _plain(role: str, message: dict[str, Any]) -> dict[str, Any]:
-    """A message that is of the shape of chat already."""
+def _plain(message: dict[str, Any], role: Any) -> dict[str, Any]:
+    """A message that has the fields of chat, as a writer spells them."""
+    role = role if isinstance(role, str) else "user"
     found: dict[str, Any] = {"role": role, "content": _content(message.get("content"))}
-    calls = as_json(message.get("tool_calls"))
-    made = [one for call in _objects(calls) for one in [_chat_call(call)]]
-    if made:
-        found["tool_calls"] = made
+    calls = [_chat_call(call) for call in _objects(as_json(message.get("tool_calls")))]
+    if calls:
+        found["tool_calls"] = calls
     if role == "tool":
         found["tool_call_id"] = _name(message.get("tool_call_id", message.get("id")))
     if isinstance(message.get("reasoning_content"), str):
@@ -156,33 +153,22 @@ def _chat_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_indexed(item: dict[str, Any]) -> dict[str, Any]:
-    role = item.get("role")
-    found = _plain(role if isinstance(role, str) else "user", {**item, "tool_calls": None})
-    calls = [_call(one.get("id"), one.get("name"), one.get("arguments")) for one in indexed(item, "tool_calls")]
-    return {**found, "tool_calls": calls} if calls else found
+    return _plain({**item, "tool_calls": indexed(item, "tool_calls")}, item.get("role"))
 
 
 def _from_openinference(item: dict[str, Any]) -> dict[str, Any]:
     fields = {name.removeprefix("message."): value for name, value in item.items()}
-    role = fields.get("role")
-    found = _plain(role if isinstance(role, str) else "user", {**fields, "tool_calls": None})
-    contents = indexed(fields, "contents")
-    kinds = [part.get("message_content.type") for part in contents]
-    if contents:
-        parts = [_openinference_part(part) for part, kind in zip(contents, kinds, strict=True) if kind not in _NO_PARTS]
-        found["content"] = _joined(parts)
-    texts = [
-        _text(part.get("message_content.text"))
-        for part, kind in zip(contents, kinds, strict=True)
-        if kind == "reasoning"
-    ]
+    contents = [(part.get("message_content.type"), part) for part in indexed(fields, "contents")]
+    texts = [_text(part.get("message_content.text")) for kind, part in contents if kind == "reasoning"]
     if any(texts):
-        found["reasoning_content"] = "".join(texts)
-    calls = [
-        _call(one.get("tool_call.id"), one.get("tool_call.function.name"), one.get("tool_call.function.arguments"))
-        for one in indexed(fields, "tool_calls")
-    ]
-    return {**found, "tool_calls": calls} if calls else found
+        fields["reasoning_content"] = "".join(texts)
+    call = {"tool_call.id": "id", "tool_call.function.name": "name", "tool_call.function.arguments": "arguments"}
+    calls = indexed(fields, "tool_calls")
+    fields["tool_calls"] = [{ours: one.get(name) for name, ours in call.items()} for one in calls]
+    found = _plain(fields, fields.get("role"))
+    if contents:
+        found["content"] = _joined([_openinference_part(part) for kind, part in contents if kind not in _NO_PARTS])
+    return found
 
 
 _NO_PARTS = frozenset({"reasoning", "tool_use"})
@@ -207,7 +193,7 @@ def _image(part: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _tools(attributes: dict[str, Any]) -> list[Any] | None:
-    tools = as_json(attributes.get("gen_ai.tool.definitions"))
+    tools = as_json(attributes.get(_TOOLS))
     if isinstance(tools, list):
         return [_tool(one) for one in _objects(tools)] or None
     schemas = [as_json(item.get("tool.json_schema")) for item in indexed(attributes, "llm.tools")]

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING
 
 from rollout_trace.data.model import Step, ToolRun, amend
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.importing.span_own import add_trajectory_facts, is_own
-from rollout_trace.importing.span_steps import call_steps, kind_of, tool_run
+from rollout_trace.importing.span_calls import call_steps, is_own, kind_of, restore, tool_run
 from rollout_trace.importing.steps import SharedStores
+from rollout_trace.wire.span_names import names_of
 from rollout_trace.wire.tool_results import tool_runs_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job
     from rollout_trace.importing.span_values import Span
-
-_AGENT_NAMES = ("gen_ai.agent.name", "agent.name", "agent_name", "traceloop.entity.name")
 
 
 def trajectories_of(spans: list[Span], job: Job, name: str) -> list[Trajectory]:
@@ -32,7 +30,7 @@ def trajectories_of(spans: list[Span], job: Job, name: str) -> list[Trajectory]:
         wanted = None if span is None else span.text("rollout_trace.trajectory.id")
         trajectory = Trajectory(
             id=job.unique_id(wanted or (name if not made else f"{name}.{agent}")),
-            name=(span and span.text(*_AGENT_NAMES)) or "agent",
+            name=(span and span.text(*names_of("trajectory name"))) or "agent",
             episode_id=None if not made else next(iter(made.values())).episode_id,
             parent_id=None if parent is None else parent.id,
             parent_step_id=None if parent is None else tree.step_before(agent, parent),
@@ -45,7 +43,7 @@ def trajectories_of(spans: list[Span], job: Job, name: str) -> list[Trajectory]:
             metadata={"imported": {"source": job.source}, **({} if span is None else {"span_id": span.id})},
         )
         if span is not None:
-            add_trajectory_facts(trajectory, span)
+            restore(trajectory, span)
         made[agent] = trajectory
     return _kept(list(made.values()))
 
@@ -151,7 +149,7 @@ class _Tree:
         callers = {
             call.id: step.id for step in steps if step.completion for call in step.completion.tool_calls if call.id
         }
-        runs = [tool_run(span, callers, is_own=self._is_own) for span in own if self._kinds[span.id] == "tool"]
+        runs = [tool_run(span, callers, of_own=self._is_own) for span in own if self._kinds[span.id] == "tool"]
         seen = {run.tool_call_id for run in runs}
         return steps, [*runs, *(run for run in tool_runs_of(steps) if run.tool_call_id not in seen)]
 

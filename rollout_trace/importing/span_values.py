@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from rollout_trace.data.model import ErrorInfo
-from rollout_trace.importing.fields import Fields, time_of
+from rollout_trace.importing.fields import Fields, is_whole, time_of
+from rollout_trace.wire.span_names import names_of
 
 _DEPTH = 100
 _WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -42,6 +43,10 @@ class Span:
         """The first of these attributes that is a text which is not empty."""
         return next((one for name in names if isinstance(one := self.attributes.get(name), str) and one), None)
 
+    def first(self, field: str) -> Any:
+        """The first attribute that stands for a field of ours, of any type."""
+        return next((self.attributes[name] for name in names_of(field) if name in self.attributes), None)
+
     @property
     def seconds(self) -> float | None:
         """Its duration; None where a time is missing, or the end is before the begin."""
@@ -56,14 +61,14 @@ def spans_of(record: Fields) -> Iterator[Span]:
     if batches in record.values:
         for batch in record.objects(batches):
             resource = batch.object("resource")
-            facts = {} if resource is None else attributes_of(resource)
+            facts = attributes_of(resource)
             for name in ("scopeSpans", "scope_spans", "instrumentationLibrarySpans"):
                 for scope in batch.objects(name):
                     for span in scope.objects("spans"):
                         yield _span(span, facts)
         return
     resource = record.object("resource")
-    yield _span(record, {} if resource is None else attributes_of(resource))
+    yield _span(record, attributes_of(resource))
 
 
 def _span(fields: Fields, resource: dict[str, Any]) -> Span:
@@ -157,8 +162,8 @@ def any_value(value: Any, depth: int = 0) -> Any:
 
 
 def _integer(value: Any) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    if is_whole(value):
+        return int(value)
     text = value.removeprefix("-") if isinstance(value, str) else ""
     return int(value) if _is_digits(text) else None
 

@@ -1,25 +1,31 @@
-"""Steps of an import: token arrays checked as those of the wire are, prompts that share what they repeat."""
+"""Steps of an import: token arrays checked as those of the wire are, prompts that share what they repeat.
+
+Requests and answers that a source keeps are decoded by the protocols of the wire.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, get_args
 
 from rollout_trace.data.extras import PolicySpan, as_policy_spans
 from rollout_trace.data.lists import ListSpan
-from rollout_trace.data.model import Cost, LogprobsMode, StepStatus, TokenIssue, TokenSource, Usage, amend
+from rollout_trace.data.model import Attempt, Cost, LogprobsMode, StepStatus, TokenIssue, TokenSource, Usage, amend
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.file.decode import facts_of, run_of
 from rollout_trace.file.plain import dumps
 from rollout_trace.wire import align
 from rollout_trace.wire.facts import ChoiceFacts
-from rollout_trace.wire.steps import Stores
+from rollout_trace.wire.steps import Stores, exchange_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rollout_trace.data.model import Step, ToolRun
     from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.report import ImportReport
+    from rollout_trace.importing.imported import ImportReport
 
 REBUILT = {"messages_source": "rebuilt"}
 """Metadata of steps whose messages were put together from a transcript, not taken from a request."""
@@ -75,6 +81,12 @@ def token_fields(
     }
 
 
+def logprob_of(row: Fields) -> float | None:
+    """The logprob of a token, as OpenAI writes it. NaN and infinities are for the rules of logprobs."""
+    value = row.get("logprob")
+    return value if isinstance(value, float) else row.number("logprob")
+
+
 class SharedStores(Stores):
     """Storage of one trajectory, for messages that every call of a source repeats."""
 
@@ -110,13 +122,26 @@ class Thread:
         """The messages so far, for a step: later ones do not show in it."""
         return ListSpan(self.items, len(self.items))
 
-    def after(self, length: int) -> Thread:
-        """A conversation to append to behind the first ``length`` messages; a copy where this one goes on already."""
-        return self if len(self.items) == length else self.fork(length)
-
     def fork(self, length: int | None = None) -> Thread:
         """A conversation that begins with the first ``length`` messages of this one."""
         return Thread(self.items[:length])
+
+    def end(self, time: datetime | None = None) -> Point:
+        """The place behind the messages so far."""
+        return Point(self, len(self.items), time)
+
+
+@dataclass(slots=True)
+class Point:
+    """A place in a conversation: messages may follow it."""
+
+    thread: Thread
+    length: int
+    time: datetime | None = None
+
+    def branch(self) -> Thread:
+        """A conversation that goes on here; a copy where another one does already."""
+        return self.thread if len(self.thread.items) == self.length else self.thread.fork(self.length)
 
 
 def policy_version(fields: Fields, name: str) -> str | int | None:
@@ -141,10 +166,24 @@ def mode_of(text: str | None) -> LogprobsMode | None:
     return text if text in _MODES else None  # type: ignore[return-value]
 
 
-def exported_facts(fields: Fields, name: str) -> dict[str, Any]:
-    """The fields of a step that our exports of documents keep beside what the format has; ``name``: its id."""
+def exported_facts(fields: Fields, own: str, made: str, ids: set[str]) -> dict[str, Any]:
+    """The fields of a step that our exports of documents keep beside what the format has.
+
+    Args:
+        fields: what is kept; missing in documents of others.
+        own: the field that has the step's id.
+        made: the step's id where it has none of its own.
+        ids: of the steps of the document so far; the step's is added.
+    """
+    name = fields.name(own)
+    name = name if name is not None and name not in ids else made
+    ids.add(name)
+    facts: dict[str, Any] = {"id": name, "call_id": name, "token_source": None, "metadata": dict(REBUILT)}
+    if not fields:
+        return facts
     source = fields.text("token_source")
     return {
+        **facts,
         "call_id": fields.name("call_id") or name,
         "status": status_of(fields.text("status")),
         "trainable": fields.flag("trainable") is not False,
@@ -176,7 +215,7 @@ def recorded_facts(fields: Fields) -> dict[str, Any]:
     """The fields of a step that our own exports keep under ``recorded``; empty for documents of others."""
     record = fields.object("recorded")
     try:
-        return {} if record is None else facts_of(record.values)
+        return facts_of(record.values) if record else {}
     except ValueError as error:
         fields.wrong("recorded", f"facts of a step as our exports write them ({error})")
         return {}
@@ -186,7 +225,7 @@ def recorded_run(fields: Fields, result: Any) -> ToolRun | None:
     """The tool run that our own exports keep under ``recorded``; None in documents of others."""
     record = fields.object("recorded")
     try:
-        return None if record is None else run_of(record.values, result)
+        return run_of(record.values, result) if record else None
     except ValueError as error:
         fields.wrong("recorded", f"a tool run as our exports write it ({error})")
         return None
@@ -195,3 +234,50 @@ def recorded_run(fields: Fields, result: Any) -> ToolRun | None:
 def usd(amount: float | None) -> Cost | None:
     """A cost in US dollars, as the source gives it."""
     return None if amount is None else Cost(amount=amount, source="unknown")
+
+
+def protocol_of(request: Any, response: Any) -> str:
+    """The protocol of a request and its answer, by the names that they have."""
+    body = request if isinstance(request, dict) else {}
+    answer = response if isinstance(response, dict) else {}
+    if answer.get("object") == "response" or ("input" in body and "messages" not in body):
+        return "openai.responses"
+    if answer.get("type") == "message" or isinstance(answer.get("content"), list):
+        return "anthropic.messages"
+    if "prompt" in body and "messages" not in body:
+        return "openai.completions"
+    return "openai.chat"
+
+
+def exchange_steps(
+    stores: Stores,
+    call_id: str,
+    protocol: str,
+    request: Any,
+    response: Any,
+    *,
+    status: int = 200,
+    started_at: datetime | None = None,
+    latency: float | None = None,
+) -> list[Step]:
+    """The steps of one exchange, one for each choice. ``response``: an answer, or the list of a stream's chunks."""
+    if isinstance(response, list):
+        body = b"".join(b"data: " + dumps(chunk) + b"\n\n" for chunk in response) + b"data: [DONE]\n\n"
+        request = {**request, "stream": True} if isinstance(request, dict) else request
+    else:
+        body = dumps(response)
+        # The answer of a stream was put together by the source: it is no stream any more.
+        request = {**request, "stream": False} if isinstance(request, dict) else request
+    steps, _ = exchange_of(
+        call_id,
+        protocol,
+        dumps(request) if isinstance(request, dict) else None,
+        body,
+        content_type="text/event-stream" if isinstance(response, list) else "application/json",
+        status=status,
+        stores=stores,
+    )
+    attempt = Attempt(started_at=started_at, duration=latency, status=status)
+    for step in steps:
+        amend(step, started_at=started_at, latency=latency, attempts=(attempt,))
+    return steps

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rollout_trace.integration.generators import run_async_generator as run_async_generator
     from rollout_trace.integration.generators import run_generator as run_generator
     from rollout_trace.integration.installed import About as About
+    from rollout_trace.integration.installed import Integration as Integration
     from rollout_trace.integration.installed import framework_missing as framework_missing
     from rollout_trace.integration.installed import lazy_package as lazy_package
     from rollout_trace.integration.litellm import litellm_client as litellm_client
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 # Imported on first use: the entry point of an integration uses `About` alone, and must be fast to import.
 _HOMES = {
     # Declaring the package of an integration.
-    "rollout_trace.integration.installed": ("About", "framework_missing", "lazy_package"),
+    "rollout_trace.integration.installed": ("About", "Integration", "framework_missing", "lazy_package"),
     # Frames, and the context they are entered in.
     "rollout_trace.record.frames": ("AgentFrame", "ModelFrame", "ToolFrame", "guarded"),
     "rollout_trace.record.scope": ("Frame", "active", "current_scope", "enter", "entered"),

@@ -139,16 +139,17 @@ _HIDES_NOTHING: frozenset[str] = frozenset()
 class Call:
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
-    __slots__ = ("_checked", "_id", "_tail", "agent", "attempts", "began", "chunks", "cut", "ended", "endpoint", "eof",
-                 "exact_turn", "failure", "faults", "first_byte", "held", "hides", "ids_field", "is_decompressed",
+    __slots__ = ("_checked", "_tail", "agent", "attempts", "began", "chunks", "cut", "ended", "endpoint", "eof",
+                 "exact_turn", "failure", "faults", "first_byte", "held", "hides", "id", "ids_field", "is_decompressed",
                  "journal_due", "journal_progress", "left_out", "limit", "log", "mark", "on_ids_not_served",
-                 "path_model", "peeks", "profile", "protocol", "refusals", "request", "request_digest",
-                 "request_left_out", "settings", "started", "steps")  # fmt: skip
+                 "path_model", "peeks", "policy_version", "profile", "protocol", "refusals", "request",
+                 "request_digest", "request_left_out", "settings", "started", "steps")  # fmt: skip
 
     def __init__(self, settings: Settings, protocol: str) -> None:
         self.limit = settings.max_call_bytes
         """Most bytes that are kept of the request, and of the response as it arrives."""
-        self._id: str | None = None
+        self.id = new_id()
+        """Unique across processes."""
         self.settings = settings
         self.protocol = protocol
         self.agent: str | None = None
@@ -170,6 +171,8 @@ class Call:
         out."""
         self.on_ids_not_served: Callable[[str], None] | None = None
         """Told, when the answer is decoded, that other ids were served than sent."""
+        self.policy_version: str | int | None = None
+        """Version of the weights when it began, by the function that its log has for it; None without one."""
         self.path_model: str | None = None
         """The model in the path of the request, where the body does not name it."""
         self.peeks: Callable[[bytes | None], bool] | None = None
@@ -298,9 +301,7 @@ class Call:
             if cut is not None:
                 self.cut = Failure.of(cut)
             self._end_attempt(self.cut)
-            if (log := self.log) is not None:
-                # Now: two threads that need it at once, to decode the call and to journal it, would each make one.
-                self._id = self.id
+            log = self.log
             # Last: once it is set, another thread may decode the call.
             self.ended = time.perf_counter()
             just_ended.append(self)
@@ -315,13 +316,6 @@ class Call:
             if cut is not None and cut.kind != "closed":
                 # The body broke off. One that its reader closed early is no error of the attempt's.
                 self.attempts[-1].error = cut.info
-
-    @property
-    def id(self) -> str:
-        """Unique across processes. Generated on first use, off the path of the call."""
-        if self._id is None:
-            self._id = new_id()
-        return self._id
 
     @property
     def encoding(self) -> str | None:

@@ -168,6 +168,9 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
         status=status,
         error=error,
     )
+    # What the engine says of its weights goes before what their trainer says.
+    if step.policy_version is None and call.policy_version is not None:
+        step.policy_version = call.policy_version
     if (sent := call.exact_turn) is not None:
         # What was sent, as the call knows it, with what was served, as the answer says.
         served, refuse = step.exact_turn, call.on_ids_not_served

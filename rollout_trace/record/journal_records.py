@@ -25,7 +25,7 @@ from rollout_trace.wire.profiles import EngineProfile, profiles
 msgspec.json.Decoder(ExactTurn)
 _PLAIN = frozenset({int, float, bool, str})
 _OWN_SLOTS = frozenset(
-    {"_id", "agent", "attempts", "began", "chunks", "cut", "ended", "eof", "failure", "faults", "first_byte"}
+    {"id", "agent", "attempts", "began", "chunks", "cut", "ended", "eof", "failure", "faults", "first_byte"}
     | {"is_decompressed", "log", "profile", "protocol", "refusals", "request", "settings", "started", "steps"}
     | {"journal_due", "journal_progress", "peeks", "exact_turn", "on_ids_not_served", "_tail", "hides", "ids_field"}
 )
@@ -108,7 +108,7 @@ def call_of(head: Mapping[str, Any]) -> Call:
         wishes=Engine(**wishes) if wishes else None,
     )
     call = Call(settings, _text(head["protocol"]))
-    call._id = _text(head["call"])
+    call.id = _text(head["call"])
     call.agent = head.get("agent")
     if (engine := head.get("engine")) is not None:
         # One of another version: nothing is known of it but its name.

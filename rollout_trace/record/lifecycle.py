@@ -20,7 +20,7 @@ from rollout_trace.record.log import StepLog
 from rollout_trace.record.provenance import Pending
 from rollout_trace.record.recording import current_recording, open_recordings, recording
 from rollout_trace.record.redaction import cut_keys
-from rollout_trace.record.state import TrajectoryState, state_of
+from rollout_trace.record.state import TrajectoryState, log_of, state_of
 from rollout_trace.wire.profiles import can_request_ids
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     # Collected when it is read: it takes up to 50 ms once a process.
     complete_later(trajectory, environment=Pending())
     log = StepLog()
+    if parent is not None and (outer := log_of(parent)) is not None:
+        log.policy_version = outer.policy_version
     state = TrajectoryState(log, guard.place_of_caller())
     if (own := recording_here()) is not None:
         state.recording = own

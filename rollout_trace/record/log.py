@@ -61,6 +61,8 @@ class StepLog:
         """Called, if set, whenever a call ends. The garbage collector may be the caller: it must take no lock."""
         self.journal: TrajectoryJournal | None = None
         """Where finished calls are kept until the trajectory's line is written; None without a journal."""
+        self.policy_version: Callable[[], str | int | None] | None = None
+        """Called, if set, when a call begins: the version of the weights that it samples from. Must not raise."""
         self.is_bounded = keep is not None
         """Whether old calls are dropped: those of the orphans."""
         self._turns: TurnIndex | None = None
@@ -98,6 +100,8 @@ class StepLog:
             if self.is_closed:
                 return False
             call.log = self
+            if self.policy_version is not None:
+                call.policy_version = self.policy_version()
             self._calls.append(call)
             return True
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.file import journal as form
+from rollout_trace.record.recovered import Pieces, filled
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
@@ -37,18 +36,13 @@ def restored(trajectory: str, calls: dict[str, Call], files: Iterable[form.Journ
 
 
 def _read(name: str, calls: dict[str, Call], files: Iterable[form.JournalFile]) -> Iterator[Call]:
-    # Imported on use: few programs need it.
-    from rollout_trace.record.recovered import Pieces, filled, records_in
-
-    opened: list[int] = []
-    with ExitStack() as stack:
-        for file in files:
-            opened.append(file.reader())
-            stack.callback(os.close, opened[-1])
-        records = records_in(opened, {name}, stack)
-        pieces = Pieces(name, [one for one in records if one.kind in (form.CALL, form.PART)])
-        del records
-        yield from filled({name: call for name, call in calls.items() if name in pieces.calls}, pieces)
-        # They are views of the files.
-        pieces.records.clear()
-        pieces.calls.clear()
+    records = [
+        record
+        for file in files
+        for record in form.records(file.contents())
+        if isinstance(record, form.Record)
+        and record.kind in (form.CALL, form.PART)
+        and record.head.get("trajectory") == name
+    ]
+    pieces = Pieces(name, records)
+    yield from filled({name: call for name, call in calls.items() if name in pieces.calls}, pieces)

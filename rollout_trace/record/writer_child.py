@@ -95,7 +95,7 @@ class _Answers(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Adds what was logged."""
-        self.add(log=[record.levelno, record.getMessage()])
+        self.add(log=[record.levelno, record.getMessage(), getattr(record, "once", None)])
 
     @property
     def is_waiting(self) -> bool:

@@ -243,9 +243,11 @@ class WriterProcess:
         elif "stats" in message:
             for name, by in message["stats"].items():
                 guard.count(name, by)
-        # What it says once, another process of this kind may have said.
-        elif guard.first(f"writer-process:{message['log'][1]}"):
-            guard.log(message["log"][0], message["log"][1])
+        else:
+            level, text, key = message["log"]
+            # This process, or another one of its kind, may have said the same.
+            if guard.first(f"writer-process:{text}" if key is None else key):
+                guard.log(level, text, key)
 
 
 def settings_of(

@@ -63,6 +63,11 @@ class Turn:
         except UnicodeDecodeError:
             return ""
 
+    def ranked(self, token: Token, logprob: float, count: int) -> list[tuple[int, str, float]]:
+        """The likeliest tokens at a position, the sampled one first: id, text, logprob. `count`: how many."""
+        others = self.sampler.alternatives(token, count - 1) if count > 1 else []
+        return [(token.id, token.text, logprob), *((i, self.token_text(i), value) for i, value in others)][:count]
+
     def name_id(self, token_id: int, text: str) -> str:
         """A token in a list of logprobs: its text, or its id where the request asks for that."""
         return f"token_id:{token_id}" if self.request.get("return_tokens_as_token_ids") else text

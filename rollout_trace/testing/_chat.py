@@ -110,12 +110,9 @@ def _logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json | None:
 
 
 def _entry(turn: Turn, token: Token, logprob: float, top: int) -> _Json:
-    others = turn.sampler.alternatives(token, top - 1) if top > 1 else []
-    texts = [(turn.name_id(i, turn.token_text(i)), value) for i, value in others]
-    own = turn.name_id(token.id, token.text)
-    ranked = [(own, logprob), *texts] if top else []
+    ranked = [(turn.name_id(i, text), value) for i, text, value in turn.ranked(token, logprob, top)]
     return {
-        "token": own,
+        "token": turn.name_id(token.id, token.text),
         "logprob": logprob,
         "bytes": list(token.text.encode()),
         "top_logprobs": [{"token": t, "logprob": value, "bytes": list(t.encode())} for t, value in ranked],

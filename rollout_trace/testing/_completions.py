@@ -201,10 +201,11 @@ def _vllm_logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json | None:
 
 def _vllm_entry(turn: Turn, token: Token, logprob: float, top: int) -> _Json:
     # As in tokens of `output_mode` "tokens"; the rank of a made-up logprob is made up, too.
-    own = {"token_id": token.id, "logprob": logprob, "rank": 1}
-    others = [{"token_id": i, "logprob": value} for i, value in turn.sampler.alternatives(token, max(0, top - 1))]
-    ranked = [own, *({**other, "rank": at} for at, other in enumerate(others, 2))]
-    return own | {"top_logprobs": ranked}
+    ranked = [
+        {"token_id": i, "logprob": value, "rank": at}
+        for at, (i, _, value) in enumerate(turn.ranked(token, logprob, max(1, top)), 1)
+    ]
+    return ranked[0] | {"top_logprobs": ranked}
 
 
 def _vllm_events(turn: Turn, completions: Sequence[Completion]) -> Iterator[_Json]:

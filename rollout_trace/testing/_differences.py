@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
 from hashlib import blake2b
@@ -146,7 +147,7 @@ def _both(change: Change, room: int, names: tuple[str, str]) -> Iterator[tuple[s
     while len(recorded) > 1 and len(now) > 1 and recorded[-1] == now[-1]:
         del recorded[-1], now[-1]
     if len(recorded) < length:
-        recorded[-1], now[-1] = (f"{rows[-1][: room - 1]}…" for rows in (recorded, now))
+        recorded[-1], now[-1] = (f"{rows_of(one[-1], room - 1)[0]}…" for one in (recorded, now))
     marks = []
     if len(recorded) == len(now) == 1 and (recorded[0] + now[0]).replace("…", "").isascii():
         equal = common_prefix(recorded[0], now[0])
@@ -168,15 +169,32 @@ def _rows(value: Any, change: Change, room: int) -> list[str]:
     if len(lines) > 1 and not lines[-1]:
         # A line end behind all would not be seen.
         lines[-2:] = [f"{lines[-2]}\\n"]
-    rows = [row for one in lines for row in _broken(one, room)]
+    rows = [row for one in lines for row in rows_of(one, room)]
     if len(rows) <= _ROWS and begin + room * _ROWS >= len(text):
         return rows if text else ["(empty)"]
     kept = rows[:_ROWS]
-    return [*kept[:-1], f"{kept[-1][: room - 1]}…"]
+    return [*kept[:-1], f"{rows_of(kept[-1], room - 1)[0]}…"]
 
 
-def _broken(text: str, room: int) -> list[str]:
-    return [text[at : at + room] for at in range(0, len(text), room)] or [""]
+def rows_of(text: str, room: int) -> list[str]:
+    """A text in rows of at most so many columns; a wide letter takes two. One empty row of an empty text."""
+    rows, free = [""], room
+    for letter in text:
+        if (wide := _columns(letter)) > free:
+            rows.append("")
+            free = room
+        rows[-1] += letter
+        free -= wide
+    return rows
+
+
+def columns(text: str) -> int:
+    """The columns that a text takes on a terminal."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(letter: str) -> int:
+    return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def _text_of(value: Any) -> str:

@@ -16,7 +16,7 @@ from rollout_trace.view.plain_text import short
 from rollout_trace.wire.protocols import record_of
 
 from . import normalize
-from ._differences import MISSING, Change, Paint, changes, lines_of, named, painted
+from ._differences import MISSING, Change, Paint, changes, columns, lines_of, named, painted, rows_of
 from ._normal_form import MatchOptions, Request, form_of, key_of, parsed, protocol_of, request_of, target_of
 
 _MOST = 20
@@ -145,8 +145,8 @@ def unused_text(exchanges: Sequence[Exchange], *, width: int = 100, paint: Paint
     """A numbered list of recorded calls, one line each: model, last message, answer. "" where there are none."""
     lines = []
     for number, one in enumerate(exchanges[:_MOST], 1):
-        answered = short(_answer(one), width * 2 // 5 - 4)
-        asked = call_line(request_of(one), width - len(answered) - 10)
+        answered = _short(_answer(one), width * 2 // 5 - 4)
+        asked = call_line(request_of(one), width - columns(answered) - 10)
         lines.append(f"{number:>4}. {asked} {painted(f'-> {answered}', 'dim', paint)}")
     if len(exchanges) > _MOST:
         lines.append(f"      and {len(exchanges) - _MOST:,} more")
@@ -210,14 +210,20 @@ def call_line(request: Request, room: int) -> str:
 
     protocol = protocol_of(request)
     if protocol is None:
-        return short(target_of(request), room)
+        return _short(target_of(request), room)
     model, messages = form_of(request, _EXACT)["model"], chat_messages(protocol, request.body)
     body = parsed(request.body)
     model = model or (body.get("model") if isinstance(body, dict) else None)
     last = messages[-1] if messages else {"role": "no messages"}
     calls = [one.get("function", one) for one in last.get("tool_calls") or () if isinstance(one, dict)]
     said = text_of(last) or " ".join(f"{one.get('name')}({one.get('arguments') or ''})" for one in calls)
-    return short(f"{f'{model}, ' if model else ''}{last['role']}: {said}", max(8, room))
+    return _short(f"{f'{model}, ' if model else ''}{last['role']}: {said}", max(8, room))
+
+
+def _short(text: str, room: int) -> str:
+    """A text in a line of at most so many columns."""
+    line = short(text, room)
+    return line if columns(line) <= room else f"{rows_of(line, room - 3)[0]}..."
 
 
 def _answer(exchange: Exchange) -> str:

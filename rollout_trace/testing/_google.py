@@ -189,8 +189,8 @@ def _logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json:
     found: _Json = {"chosenCandidates": [_scored(turn, token.id, token.logprobs[0]) for token in tokens]}
     count = settings.get("logprobs")
     if count:
-        rows = ([(token.id, token.logprobs[0]), *turn.sampler.alternatives(token, count - 1)] for token in tokens)
-        found["topCandidates"] = [{"candidates": [_scored(turn, *one) for one in row]} for row in rows]
+        rows = (turn.ranked(token, token.logprobs[0], count) for token in tokens)
+        found["topCandidates"] = [{"candidates": [_scored(turn, i, value) for i, _, value in row]} for row in rows]
     return {"logprobsResult": found}
 
 

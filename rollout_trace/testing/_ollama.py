@@ -130,8 +130,5 @@ def _logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json:
 
 def _entry(turn: Turn, token: Token, logprob: float, top: int) -> _Json:
     own = {"token": token.text, "logprob": logprob, "bytes": list(token.text.encode())}
-    if not top:
-        return own
-    others = [(turn.token_text(one), value) for one, value in turn.sampler.alternatives(token, top - 1)]
-    ranked = [(token.text, logprob), *others]
-    return own | {"top_logprobs": [{"token": text, "logprob": value} for text, value in ranked]}
+    ranked = [{"token": text, "logprob": value} for _, text, value in turn.ranked(token, logprob, top)]
+    return own | {"top_logprobs": ranked} if top else own

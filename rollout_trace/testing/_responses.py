@@ -106,9 +106,8 @@ def _entries(turn: Turn, tokens: Sequence[Token], *, with_bytes: bool) -> list[_
         return {"token": text, "logprob": logprob} | ({"bytes": list(text.encode())} if with_bytes else {})
 
     def entries(token: Token, logprob: float) -> _Json:
-        others = turn.sampler.alternatives(token, top - 1) if top > 1 else []
-        ranked = [(token.text, logprob), *((turn.token_text(i), value) for i, value in others)] if top else []
-        return entry(token.text, logprob) | {"top_logprobs": [entry(*one) for one in ranked]}
+        ranked = [entry(text, value) for _, text, value in turn.ranked(token, logprob, top)]
+        return entry(token.text, logprob) | {"top_logprobs": ranked}
 
     return [entries(token, value) for token in tokens for value in token.logprobs]
 

@@ -15,7 +15,7 @@ from rollout_trace import guard
 from rollout_trace.clients import recorder
 from rollout_trace.data.trajectory import ForkedFrom, Trajectory, mark_answered
 from rollout_trace.data.user_values import brief, position
-from rollout_trace.errors import RolloutTraceError
+from rollout_trace.errors import ForkDifference
 from rollout_trace.process.redirect import Redirected, redirect
 from rollout_trace.record import scope
 from rollout_trace.record.context import TrajectoryScope
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 OnDifference: TypeAlias = Literal["raise", "live"]
 Tools: TypeAlias = Literal["run", "recorded"]
-
-
-class ForkDifference(RolloutTraceError):
-    """An agent that goes on from a recorded step asked something else than was recorded before that step."""
 
 
 def fork(trajectory: Trajectory, step: int, *, on_difference: OnDifference = "raise", tools: Tools = "run") -> Fork:

@@ -40,6 +40,8 @@ class Matcher:
         self._trajectories = recorded_calls(conversations)
         self._lock = threading.Lock()
         self._by_key: dict[bytes, list[RecordedCall]] = {}
+        self._failure: ValueError | None = None
+        """Of ``normalize``, on a recorded request: such a request is found by its bytes alone."""
         self._order: RecordedOrder | None = None
         self._replies: Counter[bytes] = Counter()
         """How many requests that generate nothing were answered, by their key."""
@@ -51,14 +53,23 @@ class Matcher:
         """The recorded exchange that answers a request, which is used with that; ``Unmatched`` where there is none.
 
         Raises:
-            ValueError: ``normalize`` failed, or returned what is no JSON value.
+            ValueError: no recorded request has the same bytes, and ``normalize`` failed, or returned what is no JSON
+                value.
         """
         with self._lock:
             order = self._order = self._order or self._read()
-            key = key_of(request, self._options)
+            key, failure = self._keyed(request)
             calls = self._by_key.get(key, [])
             found = self._reply(key, calls) or self._use(request, [one for one in calls if one.generates], order)
-            return self._unmatched(request, calls, order) if found is None else found.exchange
+            if found is not None:
+                return found.exchange
+            if (failure := failure or self._failure) is not None:
+                raise failure
+            number = self._number(request, is_retry=False)
+            waiting = next((one for one in calls if not one.is_used), None)
+            expected = None if waiting is None else self._awaited(waiting, order)
+        # Without the lock: it takes long, and other requests have their answers.
+        return self._unmatched(request, number, len(calls), waiting, expected)
 
     def unused(self) -> list[Exchange]:
         """The recorded exchanges that generate and were not asked for, in recorded order."""
@@ -82,11 +93,19 @@ class Matcher:
         for call in (call for calls in self._trajectories for call in calls):
             request = request_of(call.exchange)
             if (bytes_of := _bytes_of(request)) not in known:
-                known[bytes_of] = key_of(request, self._options)
+                known[bytes_of], failure = self._keyed(request)
+                self._failure = self._failure or failure
             call.key = known[bytes_of]
             self._by_key.setdefault(call.key, []).append(call)
         ordered = [self._options.order == "recorded" and not self._is_parallel(calls) for calls in self._trajectories]
         return RecordedOrder([[one.key for one in calls if one.generates] for calls in self._trajectories], ordered)
+
+    def _keyed(self, request: Request) -> tuple[bytes, ValueError | None]:
+        """The key of a request; where ``normalize`` failed, that of its bytes, and why it failed."""
+        try:
+            return key_of(request, self._options), None
+        except ValueError as failure:
+            return digest_of(_bytes_of(request)), failure
 
     def _reply(self, key: bytes, calls: Sequence[RecordedCall]) -> RecordedCall | None:
         """The answer to a request that generates nothing: the recorded ones in their order, then the last of them."""
@@ -126,20 +145,34 @@ class Matcher:
             self._numbers[request.call] = self._calls_made
         return self._calls_made
 
-    def _unmatched(self, request: Request, equal: Sequence[RecordedCall], order: RecordedOrder) -> Unmatched:
-        several, times = len(self._trajectories) > 1, len(equal)
+    def _awaited(self, call: RecordedCall, order: RecordedOrder) -> RecordedCall:
+        """The call that should come before another one of its trajectory."""
+        own = [one for one in self._trajectories[call.trajectory] if one.generates]
+        return own[order.awaited(call.trajectory)]
+
+    def _unmatched(
+        self, request: Request, number: int, times: int, waiting: RecordedCall | None, before: RecordedCall | None
+    ) -> Unmatched:
+        """What there is to say of a request without an answer.
+
+        Args:
+            request: it.
+            number: of its call, from 1.
+            times: how many equal ones were recorded.
+            waiting: one of these that was not asked for; None: there is none.
+            before: the call that should come before ``waiting``.
+        """
+        several = len(self._trajectories) > 1
         calls = [call for own in self._trajectories for call in own]
-        waiting = next((one for one in equal if not one.is_used), None)
         closest = expected = waiting or self._nearest(request, calls)
         reason: Reason = "not_recorded"
-        what = f"call {self._number(request, is_retry=False)}"
+        what = f"call {number}"
         if protocol_of(request) is None:
             what = f"the request {guard.printable(target_of(request), 200)}"
         if not calls:
             reason, sentence = "nothing_recorded", f"{what} was not recorded: the cassette is empty."
-        elif waiting is not None:
-            own = [one for one in self._trajectories[waiting.trajectory] if one.generates]
-            expected = own[order.awaited(waiting.trajectory)]
+        elif waiting is not None and before is not None:
+            expected = before
             names = [one.describe(several=several) for one in (waiting, expected)]
             reason = "order"
             sentence = f"{what} came too early: it is {names[0]}, and {names[1]} should come before it."

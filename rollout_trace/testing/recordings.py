@@ -14,7 +14,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -24,6 +24,14 @@ from rollout_trace.data.exchange import Exchange
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
 _NEEDED = ("method", "path", "status", "headers", "chunk_sizes", "request", "response")
+_ALWAYS = ("name", "method", "path", "request_content_type", *_NEEDED[2:])
+"""Fields of an exchange that each line has, in their order."""
+_DEFAULTS = {
+    one.name: one.default
+    for one in fields(Exchange)
+    if one.name in ("protocol", "call_id", "chunk_times", "outcome", "started_at", "duration")
+}
+"""Those that a line has where they are not the default."""
 
 
 def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]:
@@ -178,49 +186,25 @@ def _sizes(sizes: Iterable[int], length: int) -> tuple[int, ...]:
 
 
 def _pack(exchange: Exchange) -> dict[str, Any]:
-    more = {
-        "protocol": exchange.protocol,
-        "call_id": exchange.call_id,
-        "chunk_times": list(exchange.chunk_times) or None,
-        "outcome": None if exchange.outcome == "complete" else exchange.outcome,
-        "started_at": None if exchange.started_at is None else exchange.started_at.isoformat(),
-        "duration": exchange.duration,
-    }
-    return {
-        "name": exchange.name,
-        "method": exchange.method,
-        "path": exchange.path,
-        "request_content_type": exchange.request_content_type,
-        "status": exchange.status,
-        "headers": exchange.headers,
-        "chunk_sizes": exchange.chunk_sizes,
-        "request": _pack_bytes(exchange.request),
-        "response": _pack_bytes(exchange.response),
-        **{name: value for name, value in more.items() if value is not None},
-    }
+    values = {name: getattr(exchange, name) for name in (*_ALWAYS, *_DEFAULTS)}
+    values["request"], values["response"] = _pack_bytes(exchange.request), _pack_bytes(exchange.response)
+    if exchange.started_at is not None:
+        values["started_at"] = exchange.started_at.isoformat()
+    return {name: value for name, value in values.items() if name in _ALWAYS or value != _DEFAULTS[name]}
 
 
 def _unpack(line: Mapping[str, Any], place: str) -> Exchange:
     missing = [name for name in _NEEDED if name not in line]
     if missing:
         raise ValueError(f"{place}: the exchange {line['name']!r} lacks {', '.join(missing)}")
-    return Exchange(
-        line["name"],
-        line["method"],
-        line["path"],
-        _unpack_bytes(line["request"]),
-        line["status"],
-        tuple((key, value) for key, value in line["headers"]),
-        _unpack_bytes(line["response"]),
-        tuple(line["chunk_sizes"]),
-        line.get("request_content_type"),
-        protocol=line.get("protocol"),
-        call_id=line.get("call_id"),
-        chunk_times=tuple(line.get("chunk_times") or ()),
-        outcome=line.get("outcome") or "complete",
-        started_at=datetime.fromisoformat(line["started_at"]) if line.get("started_at") else None,
-        duration=line.get("duration"),
-    )
+    values = {name: line[name] for name in (*_ALWAYS, *_DEFAULTS) if line.get(name) is not None}
+    values["request"], values["response"] = _unpack_bytes(line["request"]), _unpack_bytes(line["response"])
+    values["headers"] = tuple((key, value) for key, value in line["headers"])
+    for name in ("chunk_sizes", "chunk_times"):
+        values[name] = tuple(line.get(name) or ())
+    if "started_at" in values:
+        values["started_at"] = datetime.fromisoformat(values["started_at"])
+    return Exchange(**{"status": None, **values})
 
 
 def _pack_bytes(data: bytes) -> str | dict[str, str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
@@ -120,6 +120,36 @@ def chance_of_any(n: int, c: int, k: int) -> float:
 def chance_of_all(n: int, c: int, k: int) -> float:
     """pass^k: the chance that all of k of the runs passed (tau-bench, Yao et al. 2024, arXiv 2406.12045)."""
     return math.comb(c, k) / math.comb(n, k)
+
+
+class Chances(NamedTuple):
+    """The chances to pass with ``k`` runs, averaged over groups of runs."""
+
+    k: int
+    any: float
+    """pass@k: that one of them passes."""
+    all: float
+    """pass^k: that all of them pass."""
+    groups: int
+    """Groups with as many scored runs; the others are left out."""
+
+
+def chances_of(counts: Iterable[tuple[int, int]]) -> list[Chances]:
+    """The chances with 1, 2, 4, ... runs, as far as there is a group with as many.
+
+    Args:
+        counts: of each group the number of scored runs, and of those that pass.
+    """
+    enough = [(n, c) for n, c in counts if n]
+    found: list[Chances] = []
+    while enough:
+        k = 1 << len(found)
+        of_any, of_all = (
+            math.fsum(chance(n, c, k) for n, c in enough) / len(enough) for chance in (chance_of_any, chance_of_all)
+        )
+        found.append(Chances(k, of_any, of_all, len(enough)))
+        enough = [(n, c) for n, c in enough if n >= 2 * k]
+    return found
 
 
 # Two sets of runs

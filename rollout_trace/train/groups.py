@@ -31,6 +31,8 @@ class Group:
     """The key that the runs have in common: their ``group_id``, or the result of ``key``."""
     trajectories: tuple[Trajectory, ...]
     """The runs, in input order."""
+    inside: tuple[Trajectory, ...] = ()
+    """What was opened inside the runs, such as sub-agents, where it is no run of a group of its own."""
     n_repeated: int = 0
     """Number of inputs that were dropped as repetitions of these runs: of equal ids only the last counts."""
     n_earlier_attempts: int = 0
@@ -141,10 +143,13 @@ def groups(
     key_of = {run.id: run_key for run, run_key in zip(runs, keys, strict=True)}
     parents = {run.id: run.parent_id for run in runs}
     members: dict[Hashable, list[Trajectory]] = {}
+    inside: dict[Hashable, list[Trajectory]] = {}
     for run, run_key in zip(runs, keys, strict=True):
-        around = (one for one in lineage(run.id, parents) if one != run.id)
-        if run_key is not None and not any(key_of.get(one) == run_key for one in around):
+        around = [key_of[one] for one in lineage(run.id, parents) if one != run.id and key_of.get(one) is not None]
+        if run_key is not None and run_key not in around:
             members.setdefault(run_key, []).append(run)
+        elif around:
+            inside.setdefault(around[0] if run_key is None else run_key, []).append(run)
     thrown = _thrown(runs, keys)
     found: list[Group] = []
     for run_key, runs in members.items():
@@ -152,7 +157,13 @@ def groups(
         repeated, earlier = sum(times[run.id] - 1 for run in runs), len(runs) - len(counting)
         if counting:
             found.append(
-                Group(id=run_key, trajectories=tuple(counting), n_repeated=repeated, n_earlier_attempts=earlier)
+                Group(
+                    id=run_key,
+                    trajectories=tuple(counting),
+                    inside=tuple(run for run in inside.get(run_key, ()) if episode_of(run) not in thrown),
+                    n_repeated=repeated,
+                    n_earlier_attempts=earlier,
+                )
             )
     return found
 

@@ -109,7 +109,9 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray, differ: list[Count
         counts = " and ".join(f"{one.made} {one.part} ids were made, usage says {one.counted}" for one in differ)
         issue = TokenIssue(code="usage_differs", message=f"{counts}.")
     # Recorded logprobs and extras go with ids that are not known: aligned with these they would be wrong.
-    gone: dict[str, Any] = dict.fromkeys(("logprobs", "top_logprobs", "token_texts", "logprobs_mode", *EXTRAS))
+    gone: dict[str, Any] = dict.fromkeys(
+        ("logprobs", "top_logprobs", "token_texts", "logprobs_mode", "trainer", *EXTRAS)
+    )
     made = {"prompt_token_ids": prompt, "completion_token_ids": completion, "token_source": "retokenized"}
     amend(step, **gone, **made, token_issue=issue)
 

@@ -43,6 +43,8 @@ class Sequence:
     """int8 [length]: 1 where the model sampled the token, 0 where it read it."""
     logprobs: FloatArray | None
     """float32 [length], 0.0 where the mask is 0; None when a step of the row has none."""
+    trajectory_id: str | None = None
+    """Id of the trajectory."""
     step_ids: tuple[str, ...]
     """Ids of the steps whose completions are in the row, in order."""
     spans: tuple[tuple[int, int], ...]

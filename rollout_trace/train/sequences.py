@@ -63,7 +63,7 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
     # Rewards are shared among the rows that are left: a row that ``max_length`` removes must not take a part with it.
     kept = [row for row in rows if row.length]
     shares = _reward_shares(kept, trajectory.reward, options.get("reward", "copy"))
-    closed = [row.close(share) for row, share in zip(kept, shares, strict=True)]
+    closed = [row.close(share, trajectory.id) for row, share in zip(kept, shares, strict=True)]
     breaks = tuple([row.opening_break for row in all_rows if row.opening_break is not None])
     for row in built:
         # A break refers to the rows before it: a cycle is never freed in trainers that switch the collector off.
@@ -286,8 +286,8 @@ class Row:
         if gone:
             left_out.setdefault(name, []).extend(gone)
 
-    def close(self, reward: float | None) -> Sequence:
-        """The row up to its ``length`` as a ``Sequence``, with its share of the reward."""
+    def close(self, reward: float | None, trajectory_id: str) -> Sequence:
+        """The row up to its ``length`` as a ``Sequence`` of this trajectory, with its share of the reward."""
         import numpy as np
 
         assert self.segment is not None
@@ -314,6 +314,7 @@ class Row:
             token_ids=self.segment.ids(0, length),
             loss_mask=mask,
             logprobs=_joined(logprobs, spans, length),
+            trajectory_id=trajectory_id,
             step_ids=ids,
             spans=spans,
             reward=reward,

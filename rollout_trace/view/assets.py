@@ -1,4 +1,4 @@
-"""The files of the page: ``page/index.html``, and the styles and scripts that ``page/order.txt`` lists."""
+"""The files of the page: ``page/index.html``, and the styles and scripts that ``page/order.txt`` joins."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from html import escape
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "page"
-_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+_TYPES = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 _STYLES, _SCRIPTS, _TITLE = "<!-- styles -->", "<!-- scripts -->", "<title>rollout_trace</title>"
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Names of the styles and scripts, in the order in which they are loaded."""
+    """Names of the styles and scripts, in the order in which they are joined."""
     return tuple((_FOLDER / "order.txt").read_text(encoding="utf-8").split())
 
 
 def asset(name: str) -> tuple[bytes, str] | None:
-    """A style or a script, and its content type; None for any other name."""
-    return ((_FOLDER / name).read_bytes(), _TYPES[Path(name).suffix]) if name in names() else None
+    """All styles (``page.css``) or scripts (``page.js``) as one file, and its content type; None for other names."""
+    return (_joined(Path(name).suffix).encode(), _TYPES[name]) if name in _TYPES else None
 
 
 def linked_page() -> str:
     """The page that loads its styles and scripts from beside its own address."""
-    styles = "\n".join(f'<link rel="stylesheet" href="{name}">' for name in names() if name.endswith(".css"))
-    scripts = "\n".join(f'<script src="{name}"></script>' for name in names() if name.endswith(".js"))
-    return _index().replace(_STYLES, styles).replace(_SCRIPTS, scripts)
+    page = _index().replace(_STYLES, '<link rel="stylesheet" href="page.css">')
+    return page.replace(_SCRIPTS, '<script src="page.js"></script>')
 
 
 def whole_page(title: str) -> tuple[str, str]:

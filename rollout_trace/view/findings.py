@@ -106,31 +106,16 @@ class Repeated:
         )
 
 
-class OfCode:
+class OfCode(Struct):
     """The findings with one code and one grade."""
 
-    def __init__(self, code: str, grade: Grade) -> None:
-        self.code = code
-        self.grade = grade
-        self.count = 0
-        self.trajectories = 0
-        self.first: list[Place] = []
-
-    @property
-    def meaning(self) -> str | None:
-        """What the code means; None for one that a newer version wrote."""
-        return CODES[self.code][1] if self.code in CODES else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "code": self.code,
-            "grade": self.grade,
-            "meaning": self.meaning,
-            "count": self.count,
-            "trajectories": self.trajectories,
-            "first": self.first,
-        }
+    code: str
+    grade: Grade
+    meaning: str | None
+    """None for a code that a newer version wrote."""
+    count: int = 0
+    trajectories: int = 0
+    first: list[Place] = []
 
 
 class Findings:
@@ -148,7 +133,7 @@ class Findings:
         seen: set[tuple[str, Grade]] = set()
         for one in found:
             key = one.code, one.grade
-            sums = self._codes.setdefault(key, OfCode(*key))
+            sums = self._codes.setdefault(key, OfCode(*key, CODES[one.code][1] if one.code in CODES else None))
             sums.count += 1
             if key not in seen:
                 seen.add(key)
@@ -163,6 +148,14 @@ class Findings:
     def has(self, grade: Grade) -> bool:
         """Whether there is a finding of this grade, or of a worse one."""
         return any(GRADES.index(one.grade) <= GRADES.index(grade) for one in self._codes.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "trajectories": self.trajectories,
+            "with_findings": self.with_findings,
+            "findings": self.by_code(),
+        }
 
     def lines(self) -> Iterator[str]:
         """As text: sums by code, each with its first places. Not escaped."""

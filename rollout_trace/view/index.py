@@ -6,44 +6,36 @@ Nothing is written beside the files.
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
+import multiprocessing
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollout_trace import guard
 from rollout_trace.file.addresses import absolute, is_address
 from rollout_trace.file.lines import line_at
 from rollout_trace.file.notes import Notes, load_notes
 from rollout_trace.file.reader import expand_paths
-from rollout_trace.view import index_worker
-from rollout_trace.view.index_build import Builder, Stopped
+from rollout_trace.view.index_build import Builder, Stopped, build, prepare, trajectory_of
 from rollout_trace.view.index_cache import KeptStore
-from rollout_trace.view.index_file import FileState, file_state, is_up_to_date, notes_state, trajectory_of
-from rollout_trace.view.index_store import IndexedFile, Row, key_of, row_of
-from rollout_trace.view.query import read_query
-from rollout_trace.view.query_sql import Condition, order, where
-from rollout_trace.view.text_search import TextSearch
+from rollout_trace.view.index_store import FileState, IndexedFile, Row, file_state, is_up_to_date, notes_state
+from rollout_trace.view.search import Found, Search
 
 if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
     from rollout_trace.data.trajectory import Trajectory
 
 _LARGE = 8 << 20
 """Bytes to be read for which a process of its own is started."""
 _CHECKED_EVERY, _ADDRESSES_EVERY = 0.5, 30.0
 """Seconds between two looks at whether files have changed."""
-_SEARCH = 1.5
-"""Seconds that an answer waits for a search in the lines."""
-
-
-class Matches(NamedTuple):
-    """The rows that a query finds."""
-
-    condition: Condition
-    problems: list[str]
+_SEARCHES = 8
+"""Searches that are kept."""
 
 
 class Progress(NamedTuple):
@@ -70,11 +62,12 @@ class Index:
         self.paths = expand_paths(self._wanted)
         self._kept = KeptStore(self._wanted, cache)
         self.store = self._kept.store
-        self._search = TextSearch(self.store, self._found_more)
+        self._searches: OrderedDict[str, Search] = OrderedDict()
         self._more = 0
         """Counts what changes beside the database."""
         self._builder: Builder | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._stop: Event | None = None
+        """Ends the process that builds."""
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
         self._is_closed = False
@@ -93,11 +86,10 @@ class Index:
     def close(self) -> None:
         """Stops what is being done. An index that is kept goes on from there next time."""
         self._is_closed = True
-        self._search.close()
-        process = self._process
-        if process is not None and process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
+        if self._stop is not None:
+            self._stop.set()
+        for search in self._searches.values():
+            search.close()
         if self._thread is not None:
             self._thread.join(10)
         self._kept.close()
@@ -168,38 +160,28 @@ class Index:
     def _build(self, paths: list[str], pending: int) -> None:
         self._problem = None
         try:
-            if pending > _LARGE and sys.executable:
-                self._build_in_process(paths)
+            if pending > _LARGE:
+                context = multiprocessing.get_context("spawn")
+                self._stop = context.Event()
+                if self._is_closed:
+                    raise Stopped
+                with ProcessPoolExecutor(1, context, prepare, (self._stop,)) as pool:
+                    pool.submit(build, self.store.path, paths).result()
             else:
                 self._builder = self._builder or Builder(self.store, lambda: not self._is_closed)
                 self._builder.run(paths)
         except Stopped:
             pass
         except Exception as error:
-            self._failed(guard.describe(error))
-
-    def _build_in_process(self, paths: list[str]) -> None:
-        self._process = process = index_worker.start(self.store.path, paths)
-        if self._is_closed and process.stdin is not None:
-            process.stdin.close()
-        assert process.stderr is not None
-        said = process.stderr.read().decode("utf-8", "replace").strip()
-        process.wait()
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-        process.stderr.close()
-        self._process = None
-        if process.returncode and not self._is_closed:
-            self._failed(said.splitlines()[-1] if said else f"its process ended with code {process.returncode}")
-
-    def _failed(self, why: str) -> None:
-        if not self._is_closed:
-            self._problem = f"the index could not be built: {why}"
-            self._found_more()
+            if not self._is_closed:
+                self._problem = f"the index could not be built: {guard.describe(error)}"
+                self._found_more()
 
     def _found_more(self) -> None:
         self._more += 1
+
+    def _read(self, file: IndexedFile, row: Row) -> Trajectory:
+        return self.trajectory(file, row, with_media=False)
 
     # What it has
 
@@ -232,36 +214,30 @@ class Index:
             texts[most:] = [f"and {count - most} more; rollout-trace validate lists them all."]
         return [*([self._problem] if self._problem else []), *texts]
 
-    def matches(self, query: str) -> Matches:
-        """The rows that a query finds, as a condition for ``rows``."""
-        read = read_query(query)
-        problems = list(read.problems)
+    def rows(self, since: int, after: int, limit: int) -> list[tuple[Row, bytes]]:
+        """Rows that changed after a generation, with the JSON of their summaries, by their ids.
 
-        def in_line(text: str) -> list[int]:
-            rows, share = self._search.rows(text, _SEARCH)
-            if share < 1:
-                problems.append(f"The lines are being searched: {share:.0%} so far.")
-            return rows
+        Args:
+            since: a generation.
+            after: id of the last row that is known already.
+            limit: number of rows, at most.
+        """
+        return list(self.store.rows("generation > ? AND id > ? ORDER BY id LIMIT ?", (since, after, limit)))
 
-        return Matches(where(read, in_line), problems)
+    def search(self, expression: str) -> Found:
+        """The keys of the rows for whose trajectories an expression is true, as far as they were searched.
 
-    def listed(
-        self, query: str = "", sort: str = "", *, reverse: bool = False, offset: int = 0, limit: int = 100
-    ) -> dict[str, Any]:
-        """A page of the list: ``total``, ``matched``, ``problems``, and ``rows``, the JSON of summaries with keys."""
-        (condition, values), problems = self.matches(query)
-        try:
-            by = order(sort, reverse=reverse)
-        except ValueError as error:
-            problems.append(str(error))
-            by = order("", reverse=reverse)
-        matched = self.store.read(f"SELECT count(*) FROM rows WHERE {condition}", values)[0][0]
-        found = self.store.read(
-            f"SELECT id, file, line, part FROM rows WHERE {condition} ORDER BY {by} LIMIT ? OFFSET ?",
-            [*values, limit, offset],
-        )
-        rows = self.store.summaries((id, key_of(*place)) for id, *place in found)
-        return {"total": self.total, "matched": matched, "problems": problems, "rows": rows}
+        Raises:
+            ExpressionError: it is no expression.
+        """
+        with self._guard:
+            search = self._searches.get(expression)
+            if search is None:
+                search = self._searches[expression] = Search(self.store, self._read, self._found_more, expression)
+                while len(self._searches) > _SEARCHES:
+                    self._searches.popitem(last=False)[1].close()
+            self._searches.move_to_end(expression)
+        return search.found()
 
     def files(self) -> dict[int, IndexedFile]:
         """The files by their numbers."""
@@ -287,13 +263,13 @@ class Index:
         """
         return line_at(file.path, row.place, row.length, lambda: self.store.lines_path.open("rb"))
 
-    def trajectory(self, file: IndexedFile, row: Row) -> Trajectory:
+    def trajectory(self, file: IndexedFile, row: Row, *, with_media: bool = True) -> Trajectory:
         """The trajectory of a row, with its notes.
 
         Raises:
             OSError, EOFError, FormatError: it cannot be read any more.
         """
-        trajectory = trajectory_of(file.path, row.place.number, self.line(file, row), with_media=True)
+        trajectory = trajectory_of(file.path, row.place.number, self.line(file, row), with_media=with_media)
         notes = self._notes_of(file.path)
         if notes is not None:
             notes.apply(trajectory)
@@ -306,12 +282,3 @@ class Index:
             # What is wrong with notes is among the problems of the index.
             known = self._notes[path] = (state, load_notes(path, lambda error: None))
         return known[1]
-
-    def family(self, episode: str) -> list[tuple[Row, bytes]]:
-        """Rows and summaries of an episode, in the order of their beginning."""
-        found = self.store.read(
-            "SELECT rows.id, file, member, begin, line, length, part, json FROM rows JOIN summaries ON row = rows.id "
-            "WHERE f_episode = ? ORDER BY f_started IS NULL, f_started, file, line LIMIT 1000",
-            (episode.lower().encode("utf-8", "replace").decode(),),
-        )
-        return [(row_of(one[:-1]), one[-1]) for one in found]

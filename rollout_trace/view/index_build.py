@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
+from multiprocessing import parent_process
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,35 +17,37 @@ import msgspec
 from rollout_trace import guard
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import open_binary, shown
+from rollout_trace.file.decode import decode
+from rollout_trace.file.line_format import BadLine, at_any_depth
 from rollout_trace.file.lines import FAR, Damaged, LineStore, NumberedLines, Place, SplitLine, line_at
+from rollout_trace.file.media import MissingMedia, name_of_folder, restore
 from rollout_trace.file.notes import Notes, load_notes
-from rollout_trace.view.index_file import (
-    FileState,
-    continues,
-    digests,
-    file_state,
-    is_up_to_date,
-    notes_state,
-    trajectory_of,
-)
 from rollout_trace.view.index_store import (
+    FileState,
     IndexedFile,
     Row,
     Store,
     add_problem,
     add_row,
     changed,
+    clean,
+    continues,
     delete_from,
+    digests,
+    file_state,
     forget_file,
+    is_up_to_date,
+    notes_state,
     os_path,
-    row_of,
+    rows_of_trajectory,
     update_row,
 )
 from rollout_trace.view.model import Summary
-from rollout_trace.view.query_sql import clean
 from rollout_trace.view.summary import summarize
 
 if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.records import NoteRecord
 
@@ -191,11 +196,7 @@ class Builder:
     def _sum_up_again(
         self, database: sqlite3.Connection, file: IndexedFile, trajectory_id: str, notes: Notes | None
     ) -> None:
-        found = database.execute(
-            "SELECT id, file, member, begin, line, length, part FROM rows WHERE file = ? AND trajectory = ?",
-            (file.id, trajectory_id),
-        ).fetchall()
-        for row in map(row_of, found):
+        for row in rows_of_trajectory(database, file.id, trajectory_id):
             try:
                 line = line_at(file.path, row.place, row.length, lambda: self._store.lines_path.open("rb"))
                 trajectory = trajectory_of(file.path, row.place.number, line, with_media=False)
@@ -276,3 +277,53 @@ def _digest(note: NoteRecord) -> bytes:
     except UnicodeEncodeError:
         data = repr(note).encode("utf-8", "replace")
     return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def trajectory_of(path: str, number: int, line: bytes, *, with_media: bool) -> Trajectory:
+    """The trajectory of a line, without its notes.
+
+    Args:
+        path: of the file.
+        number: of the line.
+        line: its bytes.
+        with_media: False: references to media stay in their places. So they do where the media are missing.
+
+    Raises:
+        FormatError: the line is none.
+    """
+    if with_media:
+        try:
+            line = restore(line, name_of_folder(path))
+        except (MissingMedia, OSError):
+            pass
+    try:
+        return at_any_depth(decode, line)
+    except BadLine as error:
+        raise error.at(f"{path}, line {number}") from error
+
+
+# In a process of its own, so that the one that serves the page has its time for the page
+
+_stop: Event | None = None
+
+
+def prepare(stop: Event) -> None:
+    """Prepares a process: it ends when ``stop`` is set, or its parent is gone. Ctrl-C is its parent's."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def build(database: Path, paths: list[str]) -> None:
+    """Brings an index up to date.
+
+    Raises:
+        Stopped: it was asked to.
+        OSError: the index cannot be written.
+    """
+    parent = parent_process()
+    store = Store(database)
+    try:
+        Builder(store, lambda: not (_stop and _stop.is_set()) and (parent is None or parent.is_alive())).run(paths)
+    finally:
+        store.close()

@@ -15,10 +15,10 @@ from pathlib import Path
 from rollout_trace import guard
 from rollout_trace._version import __version__
 from rollout_trace.file.locking import FileLock, NoFileLocks, hold
-from rollout_trace.view.index_store import Store
-from rollout_trace.view.query_sql import COLUMNS
+from rollout_trace.view.index_store import SCHEMA, Store
+from rollout_trace.view.model import Summary
 
-_VERSION = f"1 {__version__} {' '.join(COLUMNS)}"
+_VERSION = f"2 {__version__} {SCHEMA} {' '.join(Summary.__struct_fields__)}"
 """Part of the name of a database: another version makes its own."""
 _UNUSED = 30 * 86400
 """Seconds after which a database that nobody has used is deleted."""

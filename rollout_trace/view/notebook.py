@@ -14,8 +14,8 @@ from rollout_trace import credentials
 from rollout_trace.guard import SPACES, escaped
 from rollout_trace.view import numbers
 from rollout_trace.view.model import Message, Part, RowView, StepView, Summary, Tokens, ToolRunView
-from rollout_trace.view.step_facts import row_view
 from rollout_trace.view.styles import probability_level
+from rollout_trace.view.summary import row_view
 from rollout_trace.view.trajectory_view import TrajectoryView
 
 if TYPE_CHECKING:

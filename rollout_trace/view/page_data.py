@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -16,12 +17,11 @@ from rollout_trace.errors import FormatError, WriteError
 from rollout_trace.file.addresses import is_address, shown
 from rollout_trace.file.annotate import append_notes, checked_note
 from rollout_trace.file.plain import dumps
-from rollout_trace.view.aggregate import Aggregate, aggregate
-from rollout_trace.view.index_file import notes_state
-from rollout_trace.view.index_store import IndexedFile, Row, with_key
+from rollout_trace.view.expression_values import ExpressionError
+from rollout_trace.view.index_store import IndexedFile, Row, notes_state, with_key
 from rollout_trace.view.model import Summary
 from rollout_trace.view.trajectory_view import TrajectoryView
-from rollout_trace.view.values import encode, plain
+from rollout_trace.view.values import encode, indented, plain
 
 if TYPE_CHECKING:
     from rollout_trace.view.index import Index
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 50
 """Steps that one answer has, at most."""
-MOST_ROWS = 1000
+MOST_ROWS = 10_000
+"""Rows that one answer has, at most."""
 _MOST_RAW = 2_000_000
 """Bytes of a line up to which it is shown raw."""
 _KEPT_VIEWS = 16
@@ -78,7 +79,6 @@ class _Opened(NamedTuple):
     """Changes with its notes and its family."""
     size: int
     view: TrajectoryView
-    family: list[tuple[Row, bytes]]
     lock: threading.Lock
 
 
@@ -109,7 +109,6 @@ class PageData:
         self._tokenizer = tokenizer
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
         self._lock = threading.Lock()
-        self._aggregates: tuple[int, str, Aggregate] | None = None
 
     def info(self) -> bytes:
         """What the page shows, and how far the index is. Looks for changes of the files."""
@@ -133,34 +132,36 @@ class PageData:
             }
         )
 
-    def list(self, query: str, sort: str, *, reverse: bool, offset: int, limit: int) -> bytes:
-        """A page of the list of trajectories."""
-        generation = self._index.generation
-        found = self._index.listed(query, sort, reverse=reverse, offset=offset, limit=min(limit, MOST_ROWS))
-        rows = b",".join(found.pop("rows"))
-        return encode({**found, "generation": generation})[:-1] + b',"rows":[' + rows + b"]}"
+    def rows(self, since: int, after: int) -> bytes:
+        """Rows of the list that changed after a generation, some at a time.
 
-    def aggregate(self, query: str) -> bytes:
-        """What the trajectories that a query finds come to."""
-        generation = self._index.generation
-        kept = self._aggregates
-        if kept is not None and kept[:2] == (generation, query):
-            return encode(kept[2])
-        condition, problems = self._index.matches(query)
-        found = aggregate(self._index.store, condition)
-        found.problems = problems
-        self._aggregates = (generation, query, found)
-        return encode(found)
+        Args:
+            since: the generation of the answer that the page had last; 0: it had none.
+            after: id of the last row of the answer before, which was not the last one; 0: this is the first.
+        """
+        store = self._index.store
+        # Before the rows: what changes in between is asked for once more.
+        epoch, generation = store.epoch, store.generation
+        rows = self._index.rows(since, after, MOST_ROWS)
+        last = rows[-1][0].id if len(rows) == MOST_ROWS else None
+        head = encode({"generation": generation, "epoch": epoch, "after": last})
+        return head[:-1] + b',"rows":[' + b",".join(with_key(json, row.key) for row, json in rows) + b"]}"
+
+    def search(self, expression: str) -> bytes:
+        """The keys of trajectories for which an expression is true, as far as they were searched."""
+        try:
+            found = self._index.search(expression)
+        except ExpressionError as error:
+            raise PageError(400, str(error)) from error
+        return encode(found._asdict())
 
     def trajectory(self, key: str) -> bytes:
-        """The outline of a trajectory, with the keys of its family."""
+        """The outline of a trajectory. Its family stands in the list."""
         file, _, opened = self._open(key)
         with opened.lock:
             outline = msgspec.structs.replace(opened.view.outline, family=[])
-        family = b",".join(with_key(json, row.key) for row, json in opened.family)
         place = self._index.paths.index(file.path) if file.path in self._index.paths else 0
-        head = b'{"key":%s,"file":%d,"family":[%s],' % (encode(key), place, family)
-        return head + encode(outline)[1:]
+        return b'{"key":%s,"file":%d,' % (encode(key), place) + encode(outline)[1:]
 
     def steps(self, key: str, first: int, end: int) -> bytes:
         """Steps of a trajectory, at most 50."""
@@ -178,9 +179,9 @@ class PageData:
         line = self._index.line(file, row) if row.length <= _MOST_RAW else None
         return encode(
             {
-                "request": None if one is None else _text(one.request_bytes),
-                "response": None if one is None else _text(one.response_bytes),
-                "line": _text(line),
+                "request": None if one is None else indented(one.request_bytes),
+                "response": None if one is None else indented(one.response_bytes),
+                "line": indented(line),
             }
         )
 
@@ -221,17 +222,18 @@ class PageData:
             raise PageError(409, f"The trajectory cannot be read any more: {error}") from error
 
     def _opened_view(self, key: str, file: IndexedFile, row: Row) -> _Opened:
-        episode = self._index.store.read("SELECT f_episode FROM rows WHERE id = ?", (row.id,))[0][0]
-        family = [] if episode is None else self._index.family(episode)
-        stamp = (row, notes_state(file.path), [(one.id, hash(json)) for one, json in family])
+        episode = self._index.store.read("SELECT episode FROM rows WHERE id = ?", (row.id,))[0][0]
+        store = self._index.store
+        family = [] if episode is None else [json for _, json in store.rows("episode = ? LIMIT 1000", (episode,))]
+        stamp = (row, notes_state(file.path), hash(tuple(family)))
         with self._lock:
             opened = self._opened.get(key)
             if opened is not None and opened.stamp == stamp:
                 self._opened.move_to_end(key)
                 return opened
         trajectory = self._index.trajectory(file, row)
-        view = TrajectoryView(trajectory, decode=self._decode, family=_summaries([json for _, json in family]))
-        opened = _Opened(stamp, row.length, view, family, threading.Lock())
+        view = TrajectoryView(trajectory, decode=self._decode, family=_summaries(family))
+        opened = _Opened(stamp, row.length, view, threading.Lock())
         with self._lock:
             self._opened[key] = opened
             self._opened.move_to_end(key)
@@ -250,17 +252,13 @@ def _summaries(found: Sequence[bytes]) -> list[Summary]:
         except (msgspec.DecodeError, UnicodeError):
             # Half a surrogate pair, which JSON can hold and msgspec refuses.
             summaries.append(msgspec.convert(plain(_parsed(json)), Summary, strict=False))
-    return summaries
+    return sorted(summaries, key=lambda one: math.inf if one.started is None else one.started)
 
 
 def _parsed(data: bytes) -> Any:
     import json
 
     return json.loads(data)
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "replace")
 
 
 def error_json(message: str) -> bytes:

@@ -215,14 +215,10 @@ def _number(query: _Query, name: str, default: int | None = None) -> int:
     return int(text)
 
 
-def _list(data: PageData, query: _Query) -> bytes:
-    return data.list(
-        query.get("query", ""),
-        query.get("sort", ""),
-        reverse=query.get("reverse", "") in ("1", "true"),
-        offset=_number(query, "offset", 0),
-        limit=_number(query, "limit", 100),
-    )
+def _expression(query: _Query) -> str:
+    if not query.get("where"):
+        raise PageError(400, "where is missing: an expression.")
+    return query["where"]
 
 
 def _steps(data: PageData, query: _Query) -> bytes:
@@ -232,8 +228,8 @@ def _steps(data: PageData, query: _Query) -> bytes:
 
 _GET: dict[str, Callable[[PageData, _Query], bytes]] = {
     "info": lambda data, query: data.info(),
-    "list": _list,
-    "aggregate": lambda data, query: data.aggregate(query.get("query", "")),
+    "rows": lambda data, query: data.rows(_number(query, "since", 0), _number(query, "after", 0)),
+    "search": lambda data, query: data.search(_expression(query)),
     "trajectory": lambda data, query: data.trajectory(_key(query)),
     "steps": _steps,
     "raw": lambda data, query: data.raw(_key(query), _number(query, "step") if query.get("step") else None),

@@ -19,7 +19,7 @@ from rollout_trace.view.assets import whole_page
 from rollout_trace.view.model import Alternative, StepView, Summary, Tokens
 from rollout_trace.view.tokens import TokenTexts
 from rollout_trace.view.trajectory_view import TrajectoryView
-from rollout_trace.view.values import builtins, encode, plain
+from rollout_trace.view.values import builtins, encode, indented, plain
 
 
 class Written(NamedTuple):
@@ -81,17 +81,13 @@ def _contents(view: TrajectoryView, file: int, packer: Packer) -> dict[str, Any]
     # The family stands in the list, with its addresses.
     outline = replace(view.outline, family=[])
     raw = [
-        {name: _text(getattr(step, f"{name}_bytes")) for name in ("request", "response")}
+        {name: indented(getattr(step, f"{name}_bytes")) for name in ("request", "response")}
         if step.request_bytes is not None or step.response_bytes is not None
         else None
         for step in view.trajectory.steps
     ]
     kept = {"raw": raw} if any(raw) else {}
     return {"file": file, "outline": outline, "steps": packer.steps(view.steps()), **kept}
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "replace")
 
 
 def _info(title: str, files: dict[str, int], tokenizer: str | None) -> dict[str, Any]:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from rollout_trace.data.costs import calls_of
-from rollout_trace.train.check_codes import CODES
-from rollout_trace.train.evaluation import chance_of_all, chance_of_any
+from rollout_trace.train.evaluation import Chances, chances_of
+from rollout_trace.train.quantiles import Numbers
 from rollout_trace.view.counted import Families, key_of
-from rollout_trace.view.quantiles import Numbers
-from rollout_trace.view.summary import finite, summarize
+from rollout_trace.view.summary import finite, grade_of, summarize
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.counted import Families
     from rollout_trace.view.model import Summary
 
 
 By: TypeAlias = Literal["group", "task", "agent", "model", "name", "status"]
 BY: tuple[By, ...] = get_args(By)
 PERCENTS = (50.0, 90.0, 99.0)
+_SUMMED = ("calls", "rows", "tokens", "tool_runs", "tool_errors", "exact")
+_COUNTED = ("left_out", "drift", "as_text", "findings")
+_FOUND = ("findings", "models", "agents")
 NONE = "(none)"
 """The name of the part of those that have no group, task, ..."""
 
@@ -85,7 +85,7 @@ class Part:
         self.steps = 0
         self.input_tokens = Total()
         self.output_tokens = Total()
-        self.cost: defaultdict[str, Total] = defaultdict(Total)
+        self.cost: defaultdict[str, float] = defaultdict(float)
         """By currency."""
         self.without_cost = 0
         """Trajectories whose cost is not known."""
@@ -112,7 +112,7 @@ class Part:
             # One that made no call cost nothing.
             self.without_cost += bool(one.calls)
         else:
-            self.cost[one.currency or ""].add(one.cost)
+            self.cost[one.currency or ""] += one.cost
         if one.grade is not None:
             self.grades[one.grade] += 1
         for numbers, value in ((self.reward, one.reward), (self.seconds, one.seconds)):
@@ -132,7 +132,7 @@ class Part:
             "steps": self.steps,
             "input_tokens": self.input_tokens.as_dict(),
             "output_tokens": self.output_tokens.as_dict(),
-            "cost": {currency: total.sum for currency, total in self.cost.items()},
+            "cost": dict(self.cost),
             "without_cost": self.without_cost,
             "seconds": _percentiles(self.seconds),
             "latency": _percentiles(self.latency),
@@ -157,28 +157,17 @@ class Statistics(Part):
         self.parts: defaultdict[str, Part] = defaultdict(Part)
         """In the order in which they came."""
         self.passes = Passes(threshold, families)
-        self.named_rewards: defaultdict[str, Numbers] = defaultdict(Numbers)
-        self.metrics: defaultdict[str, Numbers] = defaultdict(Numbers)
-        self.calls = 0
+        self.sums: Counter[str] = Counter()
+        """Of the fields ``_SUMMED`` of summaries; ``drifted``: trajectories with drift."""
+        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Of each field of ``_COUNTED`` how often it has a value."""
+        self.found_in: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Of each field of ``_FOUND`` in how many trajectories it has a value."""
+        self.named: defaultdict[str, defaultdict[str, Numbers]] = defaultdict(lambda: defaultdict(Numbers))
+        """Of ``rewards`` and ``metrics`` the numbers by their names."""
         self.steps_each = Numbers()
         self.tokens_each = Numbers()
         """Sampled tokens of a trajectory."""
-        self.rows = 0
-        self.row_tokens = 0
-        self.left_out: Counter[str] = Counter()
-        self.tool_runs = 0
-        self.tool_errors = 0
-        self.drift: Counter[str] = Counter()
-        self.exact = 0
-        """Steps whose prompt was sent as ids."""
-        self.as_text: Counter[str] = Counter()
-        self.drifted = 0
-        """Trajectories with drift."""
-        self.findings: Counter[str] = Counter()
-        self.found_in: Counter[str] = Counter()
-        """Trajectories with a finding, by its code."""
-        self.models: Counter[str] = Counter()
-        self.agents: Counter[str] = Counter()
 
     def add(self, facts: Facts) -> None:
         """Adds a trajectory."""
@@ -187,63 +176,44 @@ class Statistics(Part):
         if self.by is not None:
             self.parts[part_of(one, self.by)].add(facts)
         self.passes.add(one)
-        self.calls += one.calls
         self.steps_each.add(one.steps)
         if one.output_tokens is not None:
             self.tokens_each.add(one.output_tokens)
-        self.rows += one.rows
-        self.row_tokens += one.tokens
-        self.tool_runs += one.tool_runs
-        self.tool_errors += one.tool_errors
-        self.drifted += bool(one.drift)
-        self.exact += one.exact
-        self.as_text.update(one.as_text)
-        for counter, counts in ((self.left_out, one.left_out), (self.drift, one.drift), (self.findings, one.findings)):
-            counter.update(counts)
-        for counter, names in ((self.found_in, one.findings), (self.models, one.models), (self.agents, one.agents)):
-            counter.update(dict.fromkeys(names, 1))
-        for named, values in ((self.named_rewards, one.rewards), (self.metrics, one.metrics)):
-            for name, value in (values or {}).items():
-                named[name].add(value)
+        self.sums.update({name: getattr(one, name) for name in _SUMMED}, drifted=bool(one.drift))
+        for name in _COUNTED:
+            self.counts[name].update(getattr(one, name))
+        for name in _FOUND:
+            self.found_in[name].update(dict.fromkeys(getattr(one, name), 1))
+        for name in ("rewards", "metrics"):
+            for key, value in (getattr(one, name) or {}).items():
+                self.named[name][key].add(value)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         edges, counts = self.reward.histogram(10)
-        by = (
-            {} if self.by is None else {"by": self.by, "parts": {key: one.as_dict() for key, one in self.parts.items()}}
-        )
-        return {
+        sums = self.sums
+        found = {
             **super().as_dict(),
             "reward_histogram": {"edges": edges, "counts": counts},
-            "rewards": {name: _spread(numbers) for name, numbers in self.named_rewards.items()},
-            "metrics": {name: _spread(numbers) for name, numbers in self.metrics.items()},
+            "rewards": {name: _spread(numbers) for name, numbers in self.named["rewards"].items()},
+            "metrics": {name: _spread(numbers) for name, numbers in self.named["metrics"].items()},
             **self.passes.as_dict(),
-            "calls": self.calls,
             "steps_each": _percentiles(self.steps_each),
             "output_tokens_each": _percentiles(self.tokens_each),
-            "models": dict(self.models),
-            "agents": dict(self.agents),
-            "rows": self.rows,
-            "row_tokens": self.row_tokens,
-            "trainable_share": self.trained / self.row_tokens if self.row_tokens else None,
-            "left_out": dict(self.left_out),
-            "tool_runs": self.tool_runs,
-            "tool_errors": self.tool_errors,
-            "drift": dict(self.drift),
-            "drifted": self.drifted,
-            "exact_turns": self.exact,
-            "as_text": dict(self.as_text),
+            **{name: sums[name] for name in ("calls", "rows", "tool_runs", "tool_errors", "drifted")},
+            **{name: dict(self.found_in[name]) for name in ("models", "agents")},
+            **{name: dict(self.counts[name]) for name in ("left_out", "drift", "as_text")},
+            "row_tokens": sums["tokens"],
+            "trainable_share": self.trained / sums["tokens"] if sums["tokens"] else None,
+            "exact_turns": sums["exact"],
             "findings": {
-                code: {"grade": grade_of(code), "count": count, "trajectories": self.found_in[code]}
-                for code, count in self.findings.most_common()
+                code: {"grade": grade_of(code), "count": count, "trajectories": self.found_in["findings"][code]}
+                for code, count in self.counts["findings"].most_common()
             },
-            **by,
         }
-
-
-def grade_of(code: str) -> str:
-    """The grade of a code in the table; of one that a newer version wrote, ``fatal``, as ``check`` takes it."""
-    return CODES[code][0] if code in CODES else "fatal"
+        if self.by is not None:
+            found |= {"by": self.by, "parts": {key: one.as_dict() for key, one in self.parts.items()}}
+        return found
 
 
 def part_of(one: Summary, by: By) -> str:
@@ -274,18 +244,6 @@ def _percentiles(numbers: Numbers) -> dict[str, Any]:
     return {"count": numbers.count, "mean": numbers.mean} | {
         f"p{percent:.0f}": value for percent, value in zip(PERCENTS, found, strict=True)
     }
-
-
-class Pass(NamedTuple):
-    """The chance to pass with ``k`` runs."""
-
-    k: int
-    any: float
-    """pass@k: that one of them passes."""
-    all: float
-    """pass^k: that all of them pass."""
-    groups: int
-    """Groups with as many scored runs; the others are left out."""
 
 
 class Passes:
@@ -328,21 +286,10 @@ class Passes:
                 self._score(group, reward)
         self._waiting = []
 
-    def at_k(self) -> list[Pass]:
+    def at_k(self) -> list[Chances]:
         """The chances with 1, 2, 4, ... runs, as far as there is a group with as many. When all have been added."""
         self._take_waiting()
-        return list(self._at_k())
-
-    def _at_k(self) -> Iterator[Pass]:
-        k = 1
-        while enough := [(n, c) for n, c in self._groups.values() if n >= k]:
-            yield Pass(
-                k,
-                math.fsum(chance_of_any(n, c, k) for n, c in enough) / len(enough),
-                math.fsum(chance_of_all(n, c, k) for n, c in enough) / len(enough),
-                len(enough),
-            )
-            k *= 2
+        return chances_of((n, c) for n, c in self._groups.values())
 
     @property
     def groups(self) -> int:

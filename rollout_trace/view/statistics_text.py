@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from rollout_trace.view import numbers as fmt
-from rollout_trace.view.statistics import PERCENTS, grade_of
-from rollout_trace.view.summary import GRADES
+from rollout_trace.view.statistics import PERCENTS
+from rollout_trace.view.summary import GRADES, grade_of
 from rollout_trace.view.table import Column, escape, in_columns, pad, width_of
 
 if TYPE_CHECKING:
+    from rollout_trace.train.quantiles import Numbers
     from rollout_trace.view.counted import NotCounted
-    from rollout_trace.view.quantiles import Numbers
     from rollout_trace.view.statistics import Part, Statistics, Total
 
 _Form: TypeAlias = "Callable[[float | None], str]"
@@ -41,32 +41,33 @@ def _facts(found: Statistics, left: NotCounted, *, plain: bool) -> Iterator[tupl
     yield "trajectories", f"{found.trajectories:,}{_not_counted(left)}"
     if not found.trajectories:
         return
+    sums, counts = found.sums, found.counts
     yield "status", _counts(found.statuses)
-    if len(found.agents) > 1:
-        yield "agents", _counts(found.agents)
-    if found.models:
-        yield "models", _counts(found.models)
+    for name, names in (("agents", found.found_in["agents"]), ("models", found.found_in["models"])):
+        if len(names) > (name == "agents"):
+            yield name, _counts(names)
     yield from _rewards(found, plain=plain)
-    yield "steps", f"{found.steps:,} in {fmt.of(found.calls, 'call')}{_each(found.steps_each, fmt.number)}"
+    yield "steps", f"{found.steps:,} in {fmt.of(sums['calls'], 'call')}{_each(found.steps_each, fmt.number)}"
     more = _each(found.tokens_each, fmt.short)
     yield "tokens", f"{_total(found.input_tokens)} read, {_total(found.output_tokens)} sampled{more}"
     yield "cost", _cost(found)
     for label, values in (("time", found.seconds), ("latency", found.latency), ("first token", found.first_token)):
         if values.count:
             yield label, f"{_percentiles(values, fmt.seconds)}{_of_what(label, values)}"
-    if found.tool_runs:
-        errors = f"{fmt.of(found.tool_errors, 'error')} ({fmt.percent(found.tool_errors, found.tool_runs)})"
-        yield "tool runs", f"{found.tool_runs:,}, {errors}"
-    share = fmt.percent(found.trained, found.row_tokens)
-    together = f"{fmt.of(found.rows, 'row')}, {fmt.of(found.row_tokens, 'token')} together"
+    if sums["tool_runs"]:
+        errors = f"{fmt.of(sums['tool_errors'], 'error')} ({fmt.percent(sums['tool_errors'], sums['tool_runs'])})"
+        yield "tool runs", f"{sums['tool_runs']:,}, {errors}"
+    share = fmt.percent(found.trained, sums["tokens"])
+    together = f"{fmt.of(sums['rows'], 'row')}, {fmt.of(sums['tokens'], 'token')} together"
     yield "rows", f"{together}, {found.trained:,} of them trained on ({share})"
-    if found.left_out:
-        yield "left out", f"steps: {_counts(found.left_out)}"
-    if found.exact or found.as_text:
-        why = f", {found.as_text.total():,} as text: {_counts(found.as_text)}" if found.as_text else ""
-        yield "exact turns", f"{fmt.of(found.exact, 'prompt')} sent as ids{why}"
-    if found.drift:
-        yield "drift", f"{_counts(found.drift)} (in {fmt.trajectories(found.drifted)})"
+    if counts["left_out"]:
+        yield "left out", f"steps: {_counts(counts['left_out'])}"
+    as_text = counts["as_text"]
+    if sums["exact"] or as_text:
+        why = f", {as_text.total():,} as text: {_counts(as_text)}" if as_text else ""
+        yield "exact turns", f"{fmt.of(sums['exact'], 'prompt')} sent as ids{why}"
+    if counts["drift"]:
+        yield "drift", f"{_counts(counts['drift'])} (in {fmt.trajectories(sums['drifted'])})"
 
 
 def _not_counted(left: NotCounted) -> str:
@@ -84,7 +85,7 @@ def _rewards(found: Statistics, *, plain: bool) -> Iterator[tuple[str, str]]:
     edges, counts = found.reward.histogram(20)
     if len(counts) > 1:
         yield "", f"{fmt.number(edges[0])} |{fmt.bars(counts, plain=plain)}| {fmt.number(edges[-1])}"
-    for kind, named in (("reward", found.named_rewards), ("metric", found.metrics)):
+    for kind, named in (("reward", found.named["rewards"]), ("metric", found.named["metrics"])):
         for name, values in list(named.items())[:_SHOWN]:
             yield f"  {kind}", f"{escape(name)}: {_spread(values)}"
         if len(named) > _SHOWN:
@@ -138,8 +139,12 @@ def _total(total: Total) -> str:
 def _cost(part: Part) -> str:
     if not part.cost:
         return "not known"
-    text = " + ".join(fmt.money(total.sum, escape(currency)) for currency, total in part.cost.items())
+    text = _amounts(part)
     return f"{text} (and not known of {part.without_cost:,})" if part.without_cost else text
+
+
+def _amounts(part: Part) -> str:
+    return " + ".join(fmt.money(amount, escape(currency)) for currency, amount in part.cost.items())
 
 
 def _counts(values: Mapping[str, int]) -> str:
@@ -149,12 +154,13 @@ def _counts(values: Mapping[str, int]) -> str:
 
 
 def _findings(found: Statistics, width: int) -> Iterator[str]:
-    if not found.findings:
+    findings = found.counts["findings"]
+    if not findings:
         return
     lines = [
-        [grade, escape(code), f"{count:,}", f"{found.found_in[code]:,}"]
+        [grade, escape(code), f"{count:,}", f"{found.found_in['findings'][code]:,}"]
         for grade in GRADES
-        for code, count in found.findings.most_common()
+        for code, count in findings.most_common()
         if grade_of(code) == grade
     ]
     yield ""
@@ -211,7 +217,7 @@ def _part_cells(part: Part, low: float, high: float, *, plain: bool) -> list[str
         fmt.short(part.input_tokens.value),
         fmt.short(part.output_tokens.value),
         fmt.short(part.trained),
-        " + ".join(fmt.money(total.sum, escape(currency)) for currency, total in part.cost.items()) or fmt.MISSING,
+        _amounts(part) or fmt.MISSING,
         fmt.seconds(part.seconds.percentile(50)),
         fmt.seconds(part.latency.percentile(50)),
         f"{part.grades['fatal']:,}",

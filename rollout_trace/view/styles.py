@@ -1,4 +1,4 @@
-"""Colours of a terminal: roles, tokens by logprob, by entropy and by mask; for dark and for light ones.
+"""What is shown in a terminal, and in which colours: roles, tokens by logprob, entropy or mask; dark and light ones.
 
 Every colour is one of the 256 that terminals share, so that its contrast is known; a test computes it. Nothing is said
 by colour alone: without colours the marks of ``MARKS`` stand around tokens.
@@ -10,15 +10,19 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from rollout_trace.view.model import Tokens
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rollout_trace.view.tokens import TokenTexts
+
 ThemeName: TypeAlias = Literal["dark", "light"]
 ColorBy: TypeAlias = Literal["logprob", "entropy", "mask"]
+COLOR_BY: tuple[ColorBy, ...] = get_args(ColorBy)
 
 PROBABILITIES = (0.9, 0.5, 0.1, 0.01)
 """A token's level is the number of these that its probability is below."""
@@ -29,47 +33,54 @@ MARKS = (("", ""), ("", ""), ("‹", "›"), ("«", "»"), ("⟦", "⟧"))
 LEFT_OUT = ("[-", "-]")
 """Around a completion that no training row has."""
 
-_DARK = {
-    "system": "bold color(146)",
-    "user": "bold color(117)",
-    "assistant": "bold color(114)",
-    "tool": "bold color(180)",
-    "reasoning": "italic color(145)",
-    "meta": "color(247)",
-    "rule": "color(245)",
-    "title": "bold",
-    "error": "bold color(210)",
-    "warning": "color(221)",
-    "info": "color(110)",
-    "child": "color(183)",
-    "level1": "color(228)",
-    "level2": "color(16) on color(222)",
-    "level3": "color(16) on color(209)",
-    "level4": "bold color(231) on color(160)",
-    "trained": "color(16) on color(151)",
-    "left_out": "color(247)",
+_STYLES = {
+    "system": ("bold color(146)", "bold color(60)"),
+    "user": ("bold color(117)", "bold color(25)"),
+    "assistant": ("bold color(114)", "bold color(22)"),
+    "tool": ("bold color(180)", "bold color(94)"),
+    "reasoning": ("italic color(145)", "italic color(59)"),
+    "meta": ("color(247)", "color(240)"),
+    "rule": ("color(245)", "color(242)"),
+    "title": ("bold", "bold"),
+    "error": ("bold color(210)", "bold color(124)"),
+    "warning": ("color(221)", "color(94)"),
+    "info": ("color(110)", "color(25)"),
+    "child": ("color(183)", "color(54)"),
+    "level1": ("color(228)", "color(94)"),
+    "level2": ("color(16) on color(222)", "color(16) on color(223)"),
+    "level3": ("color(16) on color(209)", "color(16) on color(216)"),
+    "level4": ("bold color(231) on color(160)", "bold color(231) on color(160)"),
+    "trained": ("color(16) on color(151)", "color(16) on color(151)"),
+    "left_out": ("color(247)", "color(242)"),
 }
-_LIGHT = {
-    "system": "bold color(60)",
-    "user": "bold color(25)",
-    "assistant": "bold color(22)",
-    "tool": "bold color(94)",
-    "reasoning": "italic color(59)",
-    "meta": "color(240)",
-    "rule": "color(242)",
-    "title": "bold",
-    "error": "bold color(124)",
-    "warning": "color(94)",
-    "info": "color(25)",
-    "child": "color(54)",
-    "level1": "color(94)",
-    "level2": "color(16) on color(223)",
-    "level3": "color(16) on color(216)",
-    "level4": "bold color(231) on color(160)",
-    "trained": "color(16) on color(151)",
-    "left_out": "color(242)",
+"""On a dark and on a light background."""
+THEMES: Mapping[ThemeName, Mapping[str, str]] = {
+    "dark": {name: dark for name, (dark, _) in _STYLES.items()},
+    "light": {name: light for name, (_, light) in _STYLES.items()},
 }
-THEMES: Mapping[ThemeName, Mapping[str, str]] = {"dark": _DARK, "light": _LIGHT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """What of a trajectory is shown."""
+
+    tokens: bool = False
+    """Whether completions are shown as their tokens."""
+    color_by: ColorBy = "logprob"
+    full: bool = False
+    """Whether long texts are shown whole."""
+    decode: TokenTexts | None = None
+    """A tokenizer, for tokens whose texts are not recorded."""
+
+    @property
+    def text_limit(self) -> int | None:
+        """Characters of a text that are shown; None: all."""
+        return None if self.full else 2000
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens of a completion that are shown; None: all."""
+        return None if self.full else 1000
 
 
 def theme_of(environment: Mapping[str, str]) -> ThemeName:

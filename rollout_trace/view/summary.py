@@ -1,30 +1,36 @@
-"""A trajectory in a line of a list: what ``rollout-trace ls``, the overview of the page and its index show of it."""
+"""A trajectory, a step or a training row in a line: what ``rollout-trace ls``, the page and its index show of it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.data.costs import Call, calls_of
 from rollout_trace.data.episodes import noted
-from rollout_trace.train.check_codes import Grade
+from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.checks import Finding, check_with_rows
-from rollout_trace.view.model import Summary
+from rollout_trace.view.model import RowPart, RowView, Summary
+from rollout_trace.view.values import text_of
 from rollout_trace.wire.chat_messages import as_text, convert, message_groups
 
 if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
+    from datetime import datetime
+
+    from rollout_trace.data.model import ErrorInfo, Step
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.train.sequence import Sequence as Row
     from rollout_trace.train.sequence import SequenceReport, Sequences
 
 EXCERPT = 160
 """Characters of an excerpt, at most."""
 GRADES: tuple[Grade, ...] = ("fatal", "warning", "info")
 """From the worst on."""
+_ANSWER = 120
+"""Characters of an answer in the list of steps."""
 _LOOKED_AT = 20
 """Messages among which that of a user is looked for."""
 
@@ -115,6 +121,11 @@ def worst(grades: Iterable[Grade]) -> Grade | None:
     return min(grades, key=GRADES.index, default=None)
 
 
+def grade_of(code: str) -> Grade:
+    """The grade of a code in the table; of one that a newer version wrote, ``fatal``, as ``check`` takes it."""
+    return CODES[code][0] if code in CODES else "fatal"
+
+
 def finite(value: Any) -> float | None:
     """A number that is finite; None for anything else."""
     try:
@@ -177,3 +188,76 @@ def _user_texts(step: Step) -> Iterable[str]:
             text = as_text(message.get("content")) if message.get("role") == "user" else None
             if isinstance(text, str) and not text[: 4 * EXCERPT].isspace() and text:
                 yield text
+
+
+# A step, or a training row
+
+
+def row_view(row: Row, index: Mapping[str, int]) -> RowView:
+    """A training row.
+
+    Args:
+        row: as ``sequences()`` gives it.
+        index: of the steps, by their ids.
+    """
+    parts, at = [], 0
+    for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
+        if begin > at:
+            parts.append(RowPart(begin - at, 0, None))
+        parts.append(RowPart(end - begin, 1, index.get(step_id)))
+        at = end
+    length = len(row.token_ids)
+    if length > at:
+        parts.append(RowPart(length - at, 0, None))
+    return RowView(
+        length=length,
+        trained=sum(part.length for part in parts if part.mask),
+        parts=parts,
+        reward=row.reward,
+        has_logprobs=row.logprobs is not None,
+    )
+
+
+def unix(time: datetime | None) -> float | None:
+    """Unix time in seconds."""
+    return None if time is None else time.timestamp()
+
+
+def error_text(error: ErrorInfo | None) -> str | None:
+    """An error in a line: its type, its message, and the HTTP status where it has one."""
+    if error is None:
+        return None
+    status = "" if error.status is None else f" (HTTP {error.status})"
+    return f"{error.type}{status}: {error.message}"
+
+
+def lengths(step: Step, *, is_alone: bool) -> tuple[int | None, int | None]:
+    """Numbers of tokens of a step's prompt and completion: of its ids, else of its usage.
+
+    Args:
+        step: the step.
+        is_alone: False: its call has other choices, of which the usage counts the completions too.
+    """
+    prompt = None if step.prompt_token_ids is None else len(step.prompt_token_ids)
+    completion = None if step.completion_token_ids is None else len(step.completion_token_ids)
+    if step.usage is not None:
+        prompt = step.usage.input if prompt is None else prompt
+        completion = step.usage.output if completion is None and is_alone else completion
+    return prompt, completion
+
+
+def mean_logprob(step: Step) -> float | None:
+    """The mean logprob of a completion; None where there are none, or it is not finite."""
+    logprobs = step.logprobs
+    # The sum of some float32 is none.
+    return finite(float(logprobs.mean(dtype="float64"))) if logprobs is not None and len(logprobs) else None
+
+
+def answer_excerpt(step: Step) -> str:
+    """The beginning of an answer: its text, else its refusal, else its reasoning."""
+    completion = step.completion
+    if completion is None:
+        return ""
+    content = completion.content
+    text = content if isinstance(content, str) else "" if content is None else text_of(content)
+    return (text or completion.refusal or completion.reasoning or "")[:_ANSWER]

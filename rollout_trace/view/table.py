@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,26 +39,19 @@ def width_of(text: str) -> int:
     """Cells of a terminal that a printable text takes."""
     if text.isascii():
         return len(text)
-    return sum(map(_cells, text))
+    # On use: most texts do without, and it has to be imported.
+    from rich.cells import cell_len
 
-
-def _cells(one: str) -> int:
-    if unicodedata.combining(one) or unicodedata.category(one) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(one) in "WF" else 1
+    return cell_len(text)
 
 
 def cut(text: str, width: int) -> str:
     """The text, or its beginning with an ellipsis, in at most ``width`` cells."""
     if width_of(text) <= width:
         return text
-    taken, kept = 0, []
-    for one in text:
-        taken += _cells(one)
-        if taken > width - 1:
-            break
-        kept.append(one)
-    return "".join(kept).rstrip() + (ELLIPSIS if width else "")
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, max(0, width - 1)).rstrip() + (ELLIPSIS if width else "")
 
 
 def cut_list(text: str, width: int) -> str:
@@ -124,23 +116,15 @@ class Layout:
         """The line of titles."""
         return self.line([column.title for column in self._columns])
 
-    def cells(self, cells: Sequence[str]) -> Iterator[tuple[int, str]]:
-        """Index and padded text of the cells that are shown."""
-        for at in self.shown:
-            column, text = self._columns[at], cells[at]
-            # A number is never cut: it would be another one.
-            if not column.is_right:
-                text = (cut_list if column.is_list else cut)(text, self._widths[at])
-            yield (
-                at,
-                text
-                if at == self.shown[-1] and not column.is_right
-                else pad(text, self._widths[at], is_right=column.is_right),
-            )
-
     def line(self, cells: Sequence[str]) -> str:
         """The cells of one line, in their columns."""
-        return GAP.join(text for _, text in self.cells(cells)).rstrip()
+        return GAP.join(self._cell(self._columns[at], cells[at], self._widths[at]) for at in self.shown).rstrip()
+
+    @staticmethod
+    def _cell(column: Column, text: str, width: int) -> str:
+        # A number is never cut: it would be another one.
+        shown = text if column.is_right else (cut_list if column.is_list else cut)(text, width)
+        return pad(shown, width, is_right=column.is_right)
 
 
 def in_columns(columns: Sequence[Column], lines: Sequence[Sequence[str]], width: int) -> Iterator[str]:

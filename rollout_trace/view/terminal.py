@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.view.options import COLOR_BY, ShowOptions
+from rollout_trace.view.styles import COLOR_BY, ShowOptions, has_colors
 from rollout_trace.view.styles import console as new_console
-from rollout_trace.view.styles import has_colors
 
 if TYPE_CHECKING:
     from typing import IO
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.view._canvas import Canvas
-    from rollout_trace.view._terminal_messages import Messages
+    from rollout_trace.view._terminal_parts import Messages
     from rollout_trace.view.styles import ColorBy, ThemeName
     from rollout_trace.view.tokens import TokenTexts
     from rollout_trace.view.trajectory_view import TrajectoryView
@@ -122,8 +121,7 @@ class Printer:
         Raises:
             IndexError: there is no such step.
         """
-        from rollout_trace.view._terminal_detail import show_detail
-        from rollout_trace.view._terminal_step import show_step
+        from rollout_trace.view._terminal_step import show_detail, show_step
 
         at = step_at(trajectory, index)
         view = _view(trajectory, self._options)
@@ -146,7 +144,7 @@ class Printer:
         Raises:
             IndexError: there is no such step.
         """
-        from rollout_trace.view._terminal_detail import show_raw
+        from rollout_trace.view._terminal_step import show_raw
 
         steps = range(len(trajectory.steps)) if index is None else [step_at(trajectory, index)]
         for at in steps:
@@ -154,7 +152,7 @@ class Printer:
             self._canvas.flush()
 
     def _messages(self) -> Messages:
-        from rollout_trace.view._terminal_messages import Messages
+        from rollout_trace.view._terminal_parts import Messages
 
         return Messages(self._options.text_limit)
 
@@ -166,14 +164,14 @@ class Printer:
             identity: its id.
             place: which one of several it is.
         """
-        from rollout_trace.view._terminal_head import show_title
+        from rollout_trace.view._terminal_parts import show_title
 
         self._begun = identity
         show_title(self._canvas, name, identity, place)
         self._canvas.flush()
 
     def _begin(self, canvas: Canvas, trajectory: Trajectory) -> None:
-        from rollout_trace.view._terminal_head import show_identity, show_title
+        from rollout_trace.view._terminal_parts import show_identity, show_title
 
         if self._begun != trajectory.id:
             show_title(canvas, trajectory.name, trajectory.id)
@@ -183,7 +181,7 @@ class Printer:
         canvas.flush()
 
     def _head(self, canvas: Canvas, trajectory: Trajectory) -> TrajectoryView:
-        from rollout_trace.view._terminal_head import show_exchanges, show_summary
+        from rollout_trace.view._terminal_parts import show_exchanges, show_summary
         from rollout_trace.view._terminal_step import show_finding
 
         view = _view(trajectory, self._options)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rollout_trace.view._canvas import Canvas
-from rollout_trace.view._terminal_messages import Messages
+from rollout_trace.view._terminal_parts import Messages
 from rollout_trace.view.numbers import of
 from rollout_trace.view.plain_text import lines_of, one_line, short
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         TrajectoryDifference,
         ValueDifference,
     )
-    from rollout_trace.view.model import Message
 
 _INDENT = 2
 _A, _B = "warning", "info"
@@ -96,13 +95,7 @@ def _show_messages(canvas: Canvas, title: str, found: MessageDifference, message
     for side, message, style in (("a", found.a, _A), ("b", found.b, _B)):
         canvas.line(f"{title} in {side}:" if message is not None else f"no such {title} in {side}", style=style)
         if message is not None:
-            _show_message(canvas, message, messages)
-
-
-def _show_message(canvas: Canvas, message: Message, messages: Messages) -> None:
-    messages.role(canvas, message.role, message.name)
-    for part in message.parts:
-        messages.part(canvas, part)
+            messages.answer(canvas, message, [])
 
 
 def _show_tokens(canvas: Canvas, title: str, token: TokenDifference) -> None:

@@ -23,8 +23,19 @@ from rollout_trace.view.model import (
     Tokens,
     ToolRunView,
 )
-from rollout_trace.view.step_facts import answer_excerpt, error_text, lengths, mean_logprob, row_view, unix
-from rollout_trace.view.summary import checked, finite, reason_of, summary_of, worst
+from rollout_trace.view.summary import (
+    answer_excerpt,
+    checked,
+    error_text,
+    finite,
+    lengths,
+    mean_logprob,
+    reason_of,
+    row_view,
+    summary_of,
+    unix,
+    worst,
+)
 from rollout_trace.view.threads import Link, children_after, threads_of
 from rollout_trace.view.tokens import TokenTexts, tokens_of
 from rollout_trace.view.values import json_text, plain, text_of

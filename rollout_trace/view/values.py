@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import msgspec
 
 from rollout_trace.file.plain import dumps
+
+_MOST_INDENTED = 2_000_000
+"""Bytes."""
 
 
 def plain(value: Any) -> Any:
@@ -49,3 +53,13 @@ def ascii_json(shown: Any) -> str:
 def builtins(shown: Any) -> Any:
     """What is shown as dicts and lists, without the fields that have their default."""
     return msgspec.to_builtins(shown)
+
+
+def indented(data: bytes | None) -> str | None:
+    """Bytes as text: JSON with a line for each value, every value written as it was, anything else as it is."""
+    if data is None:
+        return None
+    if len(data) <= _MOST_INDENTED:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            data = msgspec.json.format(data, indent=2)
+    return data.decode("utf-8", "replace")

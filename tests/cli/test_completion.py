@@ -1,4 +1,4 @@
-"""``rollout-trace completion`` and ``schema``."""
+"""``rollout-trace completion`` and ``--schema``."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_every_shell_has_a_script_that_says_how_to_install_it(shell: str, tmp_pa
 
 
 def test_schema_is_the_published_one(tmp_path: Path) -> None:
-    assert command(tmp_path, "schema").out == schemas.PATH.read_text()
-    assert command(tmp_path, "schema", "--note").out == schemas.NOTE_PATH.read_text()
-    line = command(tmp_path, "schema", "--json")
+    assert command(tmp_path, "--schema").out == schemas.PATH.read_text()
+    assert command(tmp_path, "--schema", "--note").out == schemas.NOTE_PATH.read_text()
+    line = command(tmp_path, "--schema", "--json")
     assert (line.json, len(line.out.splitlines())) == (json.loads(schemas.PATH.read_text()), 1)
-    assert command(tmp_path, "schema", "-o", "x.json").code == 0
+    assert command(tmp_path, "--schema", "-o", "x.json").code == 0
     assert (tmp_path / "x.json").read_text() == schemas.PATH.read_text()
-    assert command(tmp_path, "schema", "-o", "x.json").code == 2
+    assert command(tmp_path, "--schema", "-o", "x.json").code == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,7 @@ def folder(tmp_path: Path) -> Path:
 def test_every_exporter_has_a_format() -> None:
     helpers = {"arrow", "batches", "dataset", "features", "otel", "trl_rollout"}
     names = {
-        name
-        for name in export.__all__
-        if name[0].islower() and not re.match("iter_|write_", name) and name not in helpers
+        name for name in export.__all__ if name[0].islower() and not name.startswith("write") and name not in helpers
     }
     assert set(FORMATS) == names
 
@@ -129,10 +126,9 @@ def test_list_names_every_format_with_its_options(tmp_path: Path) -> None:
     assert "max_length" in command(tmp_path, "convert", "--list", "--to", "trl").out
 
 
-def test_the_pages_have_every_name_format_and_column() -> None:
+def test_the_pages_have_every_name_and_format() -> None:
     from rollout_trace.view.expression_names import NAMES
     from rollout_trace.view.expression_values import FUNCTIONS
-    from rollout_trace.view.sql_tables import TABLES
 
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "filter.md").read_text()
@@ -142,7 +138,3 @@ def test_the_pages_have_every_name_format_and_column() -> None:
         assert f"`{function.usage}`" in page
     for form in FORMATS.values():
         assert f"| `{form.name}` | {form.consumer} | {form.keeps} | {form.loses} |" in page
-    page = (docs / "query.md").read_text()
-    for table in TABLES.values():
-        for column, kind in table.columns.items():
-            assert f"| `{column}` | {kind} |" in page

@@ -123,7 +123,7 @@ def test_a_pipe_is_read_as_it_is_written(folder: Path) -> None:
     """The first line comes out while the program that writes has not ended."""
     line = (folder / "a.jsonl").read_bytes().splitlines(keepends=True)[1]
     program = (
-        "import sys, rollout_trace.cli.reading as r\nfor one in r.trajectories_of(['-']): print(one.number, flush=True)"
+        "import sys, rollout_trace.cli.reading as r\nfor one in r.Trajectories(['-']): print(one.number, flush=True)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder

@@ -1,4 +1,4 @@
-"""``rollout-trace ls``, ``stats``, ``check`` and ``head``, run as a shell runs them."""
+"""``rollout-trace ls``, ``stats`` and ``check``, run as a shell runs them."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_values_are_whole_in_a_pipe_and_mappings_stay_json(tmp_path: Path) -> No
 def test_notes_among_the_files_of_a_shells_pattern_are_left_out(folder: Path) -> None:
     rt.annotate(folder / "1.jsonl", "a" * 24, reward=1)
     given = ["1.jsonl", "1.notes.jsonl", "2.jsonl.gz"]
-    for name in ("ls", "stats", "head", "tail", "validate"):
-        done = command(folder, name, *given)
+    for name in ("ls", "stats", "ls --last", "check --format"):
+        done = command(folder, *name.split(), *given)
         assert "notes alone" not in done.err
     done = command(folder, "ls", *given, "--columns", "id", "-n", "1")
     assert done.out == f"id\n{'a' * 24}\n"
@@ -139,15 +139,15 @@ def test_columns_have_the_names_of_filter_and_query_too(folder: Path) -> None:
 
 
 def test_the_fields_of_filter_that_a_column_has_are_taken(folder: Path) -> None:
-    from rollout_trace.view.columns import FIELDS, SAME
+    from rollout_trace.view.listing import FIELDS, SAME
 
     assert set(SAME.values()) <= set(FIELDS)
     assert not set(SAME) & set(FIELDS)
 
 
-@pytest.mark.parametrize(("name", "first"), [("head", "a"), ("tail", "c")])
-def test_a_number_alone_is_that_of_lines(name: str, first: str, folder: Path) -> None:
-    done = command(folder, name, "-1", ".", "--table", "--columns", "id")
+@pytest.mark.parametrize(("options", "first"), [([], "a"), (["--last"], "c")])
+def test_a_number_alone_is_that_of_lines(options: list[str], first: str, folder: Path) -> None:
+    done = command(folder, "ls", "-1", ".", *options, "--columns", "id")
     assert (done.code, done.err) == (0, "")
     assert [line[0] for line in done.out.splitlines()] == ["i", first]
 
@@ -172,8 +172,8 @@ def test_all_fields_are_columns(folder: Path) -> None:
     assert {len(line.split("\t")) for line in done.out.splitlines()} == {len(Summary.__struct_fields__)}
 
 
-LISTS = [["ls", "."], ["ls", ".", "--json"], ["head", ".", "--table"], ["stats", ".", "--by", "name"],
-         ["stats", ".", "--by", "name", "--json"], ["check", "."], ["check", ".", "--all"], ["tail", ".", "--table"],
+LISTS = [["ls", "."], ["ls", ".", "--json"], ["ls", ".", "-n", "1"], ["stats", ".", "--by", "name"],
+         ["stats", ".", "--by", "name", "--json"], ["check", "."], ["check", ".", "--all"], ["ls", ".", "--last"],
          ["check", ".", "--json"]]  # fmt: skip
 
 
@@ -185,48 +185,79 @@ def test_hostile_text_is_escaped(args: list[str], folder: Path) -> None:
 
 
 def test_raw_lines_are_escaped_on_a_terminal_alone(folder: Path) -> None:
-    piped = command(folder, "head", "2.jsonl.gz").out
+    piped = command(folder, "ls", "--raw", "2.jsonl.gz").out
     assert json.loads(piped)["name"] == HOSTILE
-    shown = on_a_terminal(folder, "head", "2.jsonl.gz", "--json")
+    shown = on_a_terminal(folder, "ls", "--raw", "2.jsonl.gz")
     assert all(one.isprintable() or one == "\n" for one in shown)
     assert json.loads(shown)["name"] == HOSTILE
 
 
-@pytest.mark.parametrize("name", ["ls", "stats", "check", "head", "tail"])
+@pytest.mark.parametrize("name", ["ls", "stats", "check", "ls --raw", "ls --last"])
 def test_lines_that_cannot_be_read_are_named(name: str, folder: Path) -> None:
     with (folder / "1.jsonl").open("a") as file:
         file.write('{"schema":"rollout-trace/1"\n')
-    done = command(folder, name, "1.jsonl", *(["--fail-on", "never"] if name == "check" else []))
+    done = command(folder, *name.split(), "1.jsonl", *(["--fail-on", "never"] if name == "check" else []))
     assert done.code == 1
     assert "1.jsonl, line 3" in done.err
     assert done.out
 
 
-@pytest.mark.parametrize("name", ["ls", "stats", "check", "head", "tail"])
+@pytest.mark.parametrize("name", ["ls", "stats", "check", "ls --raw", "ls --last"])
 def test_what_cannot_be_done(name: str, folder: Path) -> None:
-    done = command(folder, name, "missing.jsonl")
+    done = command(folder, *name.split(), "missing.jsonl")
     assert (done.code, done.out) == (2, "")
     assert "there is no file missing.jsonl." in done.err
-    assert command(folder, name, "1.jsonl", "--where", "nonsense(").code == 2
+    assert command(folder, *name.split(), "1.jsonl", "--where", "nonsense(").code == 2
 
 
-@pytest.mark.parametrize("name", ["ls", "stats", "check", "head", "tail"])
+@pytest.mark.parametrize("name", ["ls", "stats", "check", "ls --raw", "ls --last"])
 def test_stdin(name: str, folder: Path) -> None:
     text = (folder / "1.jsonl").read_text()
-    done = command(folder, name, "-", stdin=text)
+    done = command(folder, *name.split(), "-", stdin=text)
     assert (done.code, done.err) == (0, "")
     assert "b" * 24 in done.out or name in ("stats", "check")
 
 
-# head
-
-
-def test_head_gives_the_lines_as_they_are(folder: Path) -> None:
-    done = command(folder, "head", "-n", "1", "1.jsonl", "2.jsonl.gz")
+def test_the_lines_as_they_are(folder: Path) -> None:
+    done = command(folder, "ls", "--raw", "-n", "1", "1.jsonl", "2.jsonl.gz")
     assert done.out == (folder / "1.jsonl").read_text().splitlines(keepends=True)[0]
-    ids = [json.loads(line)["id"] for line in command(folder, "head", ".").out.splitlines()]
+    ids = [json.loads(line)["id"] for line in command(folder, "ls", "--raw", ".").out.splitlines()]
     assert ids == ["a" * 24, "b" * 24, "c"]
-    assert command(folder, "head", "-n", "1", ".", "--table").out.splitlines()[1].startswith("a" * 24 + "\t")
+    done = command(folder, "ls", "--last", ".", "--sort", "reward")
+    assert (done.code, "not with --last, -f or --raw." in done.err) == (2, True)
+
+
+# old spellings
+
+
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        (["head"], ["ls", "-n", "10", "--raw"]),
+        (["head", "-1", "--json"], ["ls", "-n", "10", "--raw", "-1", "--raw"]),
+        (["head", "-n", "1", "--table"], ["ls", "-n", "1"]),
+        (["tail", "-n", "2"], ["ls", "--last", "--raw", "-n", "2"]),
+        (["tail", "--table"], ["ls", "--last"]),
+        (["validate"], ["check", "--format"]),
+        (["schema", "--note"], ["--schema", "--note"]),
+        (["versions", "--json"], ["--versions", "--json"]),
+    ],
+)
+def test_an_old_command_is_the_new_one_and_says_so(old: list[str], now: list[str], folder: Path) -> None:
+    paths = [] if old[0] in ("schema", "versions") else ["."]
+    done, expected = command(folder, *old, *paths), command(folder, *now, *paths)
+    assert (done.code, done.out) == (expected.code, expected.out)
+    assert expected.out
+    begin = f"rollout-trace {old[0]} is an old name of: rollout-trace {now[0]}"
+    assert (done.err.startswith(begin), len(done.err.splitlines())) == (True, 1)
+
+
+def test_on_a_terminal_head_and_tail_list(folder: Path) -> None:
+    for old, first in (("head", "aaaaaaaa"), ("tail", "bbbbbbbb")):
+        lines = on_a_terminal(folder, old, "-n", "2", ".").splitlines()
+        shown = [line.split()[0] for line in lines if not line.startswith("rollout-trace ")]
+        # How wide its columns are depends on how soon the lines come.
+        assert (shown[:2], len(shown), len(lines)) == (["id", first], 3, 4)
 
 
 # stats

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.cli.reading import trajectories_of
+from rollout_trace.cli.reading import Trajectories
 
 from .runs import write_runs
 
@@ -47,7 +47,7 @@ def on_terminal(program: str, *args: str, stdin: bool = False) -> tuple[int, str
 @needs_terminal
 def test_a_bar_is_shown_on_a_terminal_and_erased_at_the_end(tmp_path: Path) -> None:
     path = str(write_runs(tmp_path / "a.jsonl"))
-    soon = "import rollout_trace.cli.progress as p; p._AFTER = p._EVERY = 0\n"
+    soon = "import rollout_trace.cli.reading as p; p._AFTER = p._EVERY = 0\n"
     code, out, sent = on_terminal(soon + _COUNT, path)
     assert (code, out) == (0, "12\n")
     assert "reading" in sent
@@ -57,14 +57,14 @@ def test_a_bar_is_shown_on_a_terminal_and_erased_at_the_end(tmp_path: Path) -> N
 @needs_terminal
 def test_no_bar_for_short_work(tmp_path: Path) -> None:
     path = str(write_runs(tmp_path / "a.jsonl"))
-    late = "import rollout_trace.cli.progress as p; p._AFTER = 1e9\n"
+    late = "import rollout_trace.cli.reading as p; p._AFTER = 1e9\n"
     assert on_terminal(late + _COUNT, path) == (0, "12\n", "")
 
 
 @needs_terminal
 def test_no_bar_without_rich(tmp_path: Path) -> None:
     path = str(write_runs(tmp_path / "a.jsonl"))
-    soon = "sys.modules['rich'] = None; import rollout_trace.cli.progress as p; p._AFTER = p._EVERY = 0\n"
+    soon = "sys.modules['rich'] = None; import rollout_trace.cli.reading as p; p._AFTER = p._EVERY = 0\n"
     assert on_terminal(soon + _COUNT, path) == (0, "12\n", "")
 
 
@@ -86,7 +86,7 @@ _parts = st.sampled_from(
 def test_any_bytes_are_trajectories_or_problems(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
-    found = trajectories_of([str(path)])
+    found = Trajectories([str(path)])
     read = list(found)
     assert all(one.trajectory.id == "a" and one.data == _GOOD for one in read)
     assert found.read == len(read)

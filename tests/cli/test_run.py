@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
+from rollout_trace.cli.about import run
 from rollout_trace.cli.launch import FLAGS, OPTIONS, Refusal, check_output, parse
-from rollout_trace.cli.run import run
 
 from .command import fresh_command as command
 

@@ -1,4 +1,4 @@
-"""``rollout-trace tail``: the end of files, and what is written while it looks."""
+"""``rollout-trace ls --last`` and ``ls -f``: the end of files, and what is written while it looks."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ def ids_in(text: str) -> list[str]:
 def test_the_last_lines(suffix: str, tmp_path: Path) -> None:
     name = f"a.jsonl{suffix}"
     write(tmp_path / name, *map(str, range(30)))
-    assert ids_in(command(tmp_path, "tail", name).out) == [str(number) for number in range(20, 30)]
-    assert ids_in(command(tmp_path, "tail", "-n", "99", name).out) == [str(number) for number in range(30)]
-    done = command(tmp_path, "tail", "-n", "2", name, "--where", "id < '2'")
+    assert ids_in(command(tmp_path, "ls", "--last", "--raw", name).out) == [str(number) for number in range(20, 30)]
+    every = command(tmp_path, "ls", "--last", "--raw", "-n", "99", name).out
+    assert ids_in(every) == [str(number) for number in range(30)]
+    done = command(tmp_path, "ls", "--last", "--raw", "-n", "2", name, "--where", "id < '2'")
     assert (done.code, ids_in(done.out)) == (0, ["18", "19"])
 
 
 def test_of_several_files_those_of_all_together(tmp_path: Path) -> None:
     write(tmp_path / "1.jsonl", "a", "b")
     write(tmp_path / "2.jsonl.gz", "c")
-    assert ids_in(command(tmp_path, "tail", "-n", "2", ".").out) == ["b", "c"]
+    assert ids_in(command(tmp_path, "ls", "--last", "--raw", "-n", "2", ".").out) == ["b", "c"]
     rt.annotate(tmp_path / "1.jsonl", "b", reward=1)
-    done = command(tmp_path, "tail", ".", "--where", "reward == 1", "--table", "--columns", "id,reward")
+    done = command(tmp_path, "ls", "--last", ".", "--where", "reward == 1", "--columns", "id,reward")
     assert (done.code, done.out, done.err) == (0, "id\treward\nb\t1.0\n", "")
 
 
@@ -59,7 +60,7 @@ def test_a_line_that_cannot_be_read_is_counted_from_the_beginning(tmp_path: Path
     write(tmp_path / "a.jsonl", *map(str, range(7)))
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write("x\n")
-    done = command(tmp_path, "tail", "-n", "2", "a.jsonl")
+    done = command(tmp_path, "ls", "--last", "--raw", "-n", "2", "a.jsonl")
     assert (done.code, ids_in(done.out)) == (1, ["5", "6"])
     assert done.err.count("a.jsonl, line 8: ") == 1
 
@@ -175,7 +176,7 @@ def test_a_damaged_member_is_reported_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def following(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    program = [sys.executable, "-W", "error", "-m", "rollout_trace", "tail", "-f", "a.jsonl"]
+    program = [sys.executable, "-W", "error", "-m", "rollout_trace", "ls", "-f", "--raw", "a.jsonl"]
     process = subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     yield process
     process.kill()
@@ -202,7 +203,7 @@ def test_the_command_follows_until_it_is_interrupted(following: subprocess.Popen
 
 @pytest.mark.parametrize("path", ["-", "s3://bucket/run.jsonl"])
 def test_what_cannot_be_followed(path: str, tmp_path: Path) -> None:
-    done = command(tmp_path, "tail", "-f", path)
+    done = command(tmp_path, "ls", "-f", path)
     assert done.code == 2
     assert f"-f follows files and folders of this machine, not '{path}'." in done.err
 
@@ -210,4 +211,4 @@ def test_what_cannot_be_followed(path: str, tmp_path: Path) -> None:
 def test_a_compressed_file_that_was_packed_whole(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "1", "2")
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
-    assert ids_in(command(tmp_path, "tail", "-n", "1", "b.jsonl.gz").out) == ["2"]
+    assert ids_in(command(tmp_path, "ls", "--last", "--raw", "-n", "1", "b.jsonl.gz").out) == ["2"]

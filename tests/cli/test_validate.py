@@ -1,4 +1,4 @@
-"""``rollout-trace validate``: what is printed, options, stdin, and exit codes."""
+"""``rollout-trace check --format``: what is printed, options, stdin, and exit codes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_good_files(folder: Path) -> None:
-    done = command(folder, "validate", "good.jsonl")
+    done = command(folder, "check", "--format", "good.jsonl")
     assert (done.code, done.out, done.err) == (0, "no problems in 1 file, 2 lines, 2 trajectories\n", "")
 
 
 def test_what_is_printed(folder: Path) -> None:
-    done = command(folder, "validate", ".", "--max-problems", "2")
+    done = command(folder, "check", "--format", ".", "--max-problems", "2")
     assert done.code == 1
     assert done.out.splitlines()[:4] == [
         "./bad.jsonl, line 1, $.steps[0].tokens.logprobs: expected 2 numbers (end - prompt), got 1 [logprobs-length]",
@@ -43,7 +43,8 @@ def test_what_is_printed(folder: Path) -> None:
 
 
 def test_json(folder: Path) -> None:
-    done = command(folder, "validate", "--json", "--ignore", "not-json", "bad.jsonl", "--ignore", "unknown-schema")
+    ignored = ["--ignore", "not-json", "bad.jsonl", "--ignore", "unknown-schema"]
+    done = command(folder, "check", "--format", "--json", *ignored)
     found = done.json
     assert (done.code, found["problems"], found["lines"], found["files_with_problems"]) == (1, 4, 5, 1)
     assert found["codes"]["wrong-type"] == 1
@@ -58,27 +59,31 @@ def test_json(folder: Path) -> None:
 
 
 def test_stdin(folder: Path) -> None:
-    done = command(folder, "validate", "-", stdin=(folder / "bad.jsonl").read_text())
+    done = command(folder, "check", "--format", "-", stdin=(folder / "bad.jsonl").read_text())
     assert (done.code, done.out.splitlines()[0].partition(":")[0]) == (1, "stdin, line 1, $.steps[0].tokens.logprobs")
-    assert command(folder, "validate", "-", "good.jsonl", stdin=OTHER_LINE.decode()).code == 0
+    assert command(folder, "check", "--format", "-", "good.jsonl", stdin=OTHER_LINE.decode()).code == 0
 
 
 def test_wrong_use(folder: Path) -> None:
-    done = command(folder, "validate", "good.jsonl", "--ignore", "nothing")
+    done = command(folder, "check", "--format", "good.jsonl", "--ignore", "nothing")
     assert (done.code, "--ignore nothing: there is no such code; there are advantage-length, " in done.err) == (2, True)
-    done = command(folder, "validate", "none.jsonl")
+    done = command(folder, "check", "--format", "none.jsonl")
     assert (done.code, done.err) == (2, "Error: there is no file none.jsonl.\n")
+    done = command(folder, "check", "--format", "good.jsonl", "--code", "repeated_rollout")
+    assert (done.code, "--code cannot be given with --format." in done.err) == (2, True)
+    done = command(folder, "check", "good.jsonl", "--max-problems", "1")
+    assert (done.code, "--max-problems cannot be given without --format." in done.err) == (2, True)
 
 
 def test_text_of_files_is_escaped(folder: Path) -> None:
     line = json.dumps({"schema": "\x1b[2J\u202e", "id": "a"}, ensure_ascii=False).encode()
     (folder / "e\x1b[2J.jsonl").write_bytes(line)
-    done = command(folder, "validate", "e\x1b[2J.jsonl")
+    done = command(folder, "check", "--format", "e\x1b[2J.jsonl")
     assert done.code == 1
     assert not {"\x1b", "\u202e"} & set(done.out + done.err)
 
 
 def test_damaged_compression_is_a_problem(folder: Path) -> None:
     (folder / "cut.jsonl.gz").write_bytes(gzip.compress(GOOD_LINE)[:-12])
-    done = command(folder, "validate", "cut.jsonl.gz")
+    done = command(folder, "check", "--format", "cut.jsonl.gz")
     assert (done.code, "[damaged-compression]" in done.out, done.err) == (1, True, "")

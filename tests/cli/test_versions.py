@@ -1,4 +1,4 @@
-"""``rollout-trace versions``."""
+"""``rollout-trace --versions``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .command import fresh_command as command
 
 
 def test_it_prints_what_a_report_of_a_defect_needs(tmp_path: Path) -> None:
-    done = command(tmp_path, "versions")
+    done = command(tmp_path, "--versions")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     python = f"{platform.python_version()} ({platform.python_implementation()})"
     assert lines[:3] == [f"rollout-trace {rt.__version__}", f"Python {python}", platform.platform()]
     assert f"openai {metadata.version('openai')}" in lines
-    found = command(tmp_path, "versions", "--json").json
+    found = command(tmp_path, "--versions", "--json").json
     assert (found["rollout-trace"], found["python"], found["platform"]) == (rt.__version__, python, platform.platform())
     assert {"msgspec", "numpy", "openai", "orjson"} <= set(found["packages"])
     assert found["packages"] == {name: metadata.version(name) for name in found["packages"]}
@@ -45,6 +45,6 @@ def test_an_integration_is_shown_with_its_framework(
     about = f"About(framework={framework!r}, tested={tested or ('1', '2')})"
     (tmp_path / "tiny_about.py").write_text(f"from rollout_trace.integration import About\nABOUT = {about}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert shown in command(tmp_path, "versions").out.splitlines()
-    one = command(tmp_path, "versions", "--json").json["integrations"]
+    assert shown in command(tmp_path, "--versions").out.splitlines()
+    one = command(tmp_path, "--versions", "--json").json["integrations"]
     assert [(each["distribution"], each["framework"]) for each in one] == [("rollout-trace-tiny", framework)]

@@ -124,7 +124,7 @@ def test_token_texts_of_a_tokenizer(folder: Path) -> None:
 def first_key(address: str) -> str:
     """The key of the first trajectory, when the index has come to it."""
     while True:
-        rows = json.loads(got(f"{address}api/list"))["rows"]
+        rows = json.loads(got(f"{address}api/rows"))["rows"]
         if rows:
             key: str = rows[0]["key"]
             return key

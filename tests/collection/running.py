@@ -1,14 +1,14 @@
-"""A tally that a test fills by hand, and a clock that it sets."""
+"""A run of which a test says what ends, and a clock that it sets."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Outcome
 from rollout_trace.collection.progress import Monitor, Progress
+from rollout_trace.collection.tally import Tally
 from rollout_trace.data.model import Cost, ErrorInfo
 
 if TYPE_CHECKING:
@@ -26,45 +26,49 @@ class Summary:
 SUMMARY = cast("CollectSummary", Summary())
 
 
-@dataclass
-class Counts:
-    """The figures of a ``Tally`` that a progress is made from."""
-
-    planned: int = 100
-    earlier: int = 0
-    ended: int = 0
-    by_status: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    retried: int = 0
-    left_behind: int = 0
-    reward_failures: int = 0
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    mean_reward: float | None = None
-    n_scored: int = 0
-    cost: Cost | None = None
-
-
 class Run:
-    """A run whose rollouts end when the test says so."""
+    """A run whose rollouts end when the test says so.
 
-    def __init__(self, *, concurrency: int = 1, **counts: Any) -> None:
+    Args:
+        planned: rollouts.
+        concurrency: rollouts at the same time.
+        earlier: rollouts that were in the output before.
+        retried: attempts that another one followed.
+        left_behind: agents that could not be stopped.
+        reward: of each rollout that completes.
+        cost: of the calls that were made before.
+    """
+
+    def __init__(
+        self,
+        *,
+        planned: int = 100,
+        concurrency: int = 1,
+        earlier: int = 0,
+        retried: int = 0,
+        left_behind: int = 0,
+        reward: float | None = None,
+        cost: Cost | None = None,
+    ) -> None:
         self.now = 1000.0
-        self.counts = Counts(**counts)
+        self.reward = reward
+        self.tally = Tally(planned)
+        self.tally.earlier, self.tally.retried, self.tally.left_behind = earlier, retried, left_behind
+        if cost is not None:
+            self.tally.usage.amounts[cost.currency, cost.source] = cost.amount
         self.monitor = Monitor(
-            cast(Any, self.counts), concurrency=concurrency, output="runs/x.jsonl", run_id="r1", clock=lambda: self.now
+            self.tally, concurrency=concurrency, output="runs/x.jsonl", run_id="r1", clock=lambda: self.now
         )
 
     def end(self, number: int = 1, *, tokens: int = 0, seconds: float = 0.0, error: str | None = None) -> None:
         """Some seconds later, so many rollouts end at once."""
         self.now += seconds
-        self.counts.ended += number
-        self.counts.output_tokens += tokens
-        self.counts.by_status["completed" if error is None else "failed"] += number
+        self.tally.usage.output_tokens += tokens
+        ended = replace(COMPLETED, reward=self.reward) if error is None else outcome("failed", error)
+        for _ in range(number):
+            self.tally.add(ended)
         if error is not None:
-            self.counts.errors[error] += number
-            self.monitor.add(outcome("failed", error))
+            self.monitor.add(ended)
 
     def progress(self, running: int = 0) -> Progress:
         """How far it is."""
@@ -74,5 +78,8 @@ class Run:
 def outcome(status: str, error: str, message: str = "no", task: str = "t", *, will_retry: bool = False) -> Outcome:
     """Of a rollout that failed."""
     info = ErrorInfo(type=error, message=message)
-    key = Key("agent", task, 2)
-    return Outcome(key=key, attempt=1, trajectory_id="T", status=status, error=info, will_retry=will_retry)
+    return replace(COMPLETED, key=Key("agent", task, 2), status=status, error=info, will_retry=will_retry)
+
+
+COMPLETED = Outcome(key=Key("agent", "t", 2), attempt=1, trajectory_id="T", status="completed")
+"""Of a rollout that went well."""

@@ -134,7 +134,7 @@ def test_a_rate_is_never_that_of_no_time(steps: list[tuple[float, int]], concurr
         run.end(number, seconds=seconds)
         found = run.progress()
         assert found.eta is None or 0 <= found.eta < float("inf")
-        assert found.done == run.counts.ended
+        assert found.done == run.tally.ended
 
 
 def test_the_latest_failure() -> None:
@@ -148,10 +148,10 @@ def test_the_latest_failure() -> None:
 def test_failures_of_very_many_kinds_are_counted() -> None:
     """The most frequent by their names, the others together."""
     run = Run()
-    run.counts.errors.update({f"Error{number}": number for number in range(1, 31)})
+    run.tally.errors.update({f"Error{number}": number for number in range(1, 31)})
     failures = run.progress().failures
     assert len(failures) == 21
-    assert sum(failures.values()) == sum(run.counts.errors.values())
+    assert sum(failures.values()) == sum(run.tally.errors.values())
 
 
 # --- Text
@@ -205,9 +205,7 @@ def test_kinds_of_failures() -> None:
 
 def busy() -> Run:
     """A run of which there is much to say."""
-    run = Run(
-        planned=2000, earlier=120, retried=31, left_behind=2, mean_reward=0.4123, n_scored=9, cost=Cost(amount=12.3)
-    )
+    run = Run(planned=2000, earlier=120, retried=31, left_behind=2, reward=0.4123, cost=Cost(amount=12.3))
     run.end(500, tokens=400_000, seconds=100)
     run.end(7, error="RateLimitError")
     run.end(3, error="RolloutTimeout")

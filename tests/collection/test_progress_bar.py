@@ -26,7 +26,7 @@ before = sys.stderr, sys.stdout
 from rollout_trace.collection.reporters import reporter_for
 from tests.collection.running import SUMMARY, Run, outcome
 from rollout_trace.data.model import Cost
-run = Run(planned=100, earlier=10, mean_reward=0.5, cost=Cost(amount=1))
+run = Run(planned=100, earlier=10, reward=0.5, cost=Cost(amount=1))
 reporter = reporter_for(None)
 
 def end():

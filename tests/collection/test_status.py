@@ -21,7 +21,7 @@ from tests.collection.running import SUMMARY, Run
 
 def test_what_is_in_it(tmp_path: Path) -> None:
     """The progress, and whose it is: a dead run can be told from one that goes on."""
-    run = Run(planned=20, earlier=5, mean_reward=0.25, n_scored=4, cost=Cost(amount=1.5, source="table"))
+    run = Run(planned=20, earlier=5, reward=0.25, cost=Cost(amount=1.5, source="table"))
     run.end(5, tokens=100, seconds=10)
     run.end(1, error="RateLimitError")
     before = datetime.now(timezone.utc)
@@ -51,7 +51,12 @@ def test_what_is_in_it(tmp_path: Path) -> None:
         "output_tokens": 100,
         "tokens_per_second": 10.0,
         "mean_reward": 0.25,
-        "n_scored": 4,
+        "n_scored": 5,
+        "exact_turns": None,
+        "taken": 0,
+        "ready": 0,
+        "stale": 0,
+        "dropped": 0,
         "cost": {"amount": 1.5, "currency": "USD", "source": "table"},
         "elapsed": 10.0,
         "eta": 15.0,

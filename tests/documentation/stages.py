@@ -251,6 +251,14 @@ def testing(stage: Stage) -> Iterator[None]:
     yield
 
 
+def mismatch(stage: Stage) -> Iterator[None]:
+    """The trainer reads other weights: its logprobs differ evenly."""
+    random = np.random.default_rng(0)
+    stage.names["trainer_logprobs"] = lambda ids: -np.abs(random.normal(1, 0.5, len(ids)))
+    yield
+    assert [cause.code for cause in stage.names["found"].causes] == ["other_weights"]
+
+
 def threads(stage: Stage) -> Iterator[None]:
     """With a program `docker` that prints how it was called."""
     docker = stage.folder / "programs" / "docker"
@@ -297,6 +305,7 @@ STAGES: dict[str, Setting] = {
     "docs/look-lists.md": commands.lists,
     "docs/look-terminal.md": commands.look,
     "docs/page-server.md": commands.page_server,
+    "docs/mismatch.md": mismatch,
     "docs/run.md": commands.run,
     "docs/sequences.md": sequences,
     "docs/shards.md": shards,

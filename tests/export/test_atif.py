@@ -13,8 +13,8 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.data import episodes as data_episodes
 from rollout_trace.data.model import Completion, Cost, Step, ToolCall, ToolRun, Usage
-from rollout_trace.export._atif import atif, write_atif
-from rollout_trace.export._common import episodes
+from rollout_trace.export import atif, write_atif
+from rollout_trace.export._rows import episodes
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.unchecked import unchecked

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace.data.model import Step
-from rollout_trace.export._chat import CHAT_COLUMNS, chat, write_chat
+from rollout_trace.export import CHAT_COLUMNS, chat, write_chat
 from rollout_trace.report import ExportReport
 from rollout_trace.wire.chat_messages import to_chat
 from tests.amount import examples

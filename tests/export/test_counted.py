@@ -14,8 +14,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.data.model import Completion, Step
-from rollout_trace.export import ExportReport
-from rollout_trace.export._chat import CHAT_COLUMNS
+from rollout_trace.export import CHAT_COLUMNS, ExportReport
 from tests.consumers.traces import trajectory_of
 from tests.unchecked import unchecked
 

@@ -20,8 +20,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_trace.export._arrow import arrow
-from rollout_trace.export._files import write_jsonl, write_parquet, write_rows
+from rollout_trace.export import arrow, write, write_jsonl, write_parquet
 from tests.amount import some
 from tests.strategies import PROFILE, json_values, texts
 
@@ -49,7 +48,7 @@ def test_rows_come_back(tmp_path: Path, name: str) -> None:
     first, second = tmp_path / "new" / "folder" / name, tmp_path / "other" / name
     assert write_jsonl(first, iter(ROWS)) == 3
     assert read(first) == ROWS
-    assert write_rows(os.fspath(second), ROWS, {}) == 3
+    assert write(os.fspath(second), ROWS, {}) == 3
     assert first.read_bytes() == second.read_bytes()
     assert write_jsonl(first, []) == 0
     assert read(first) == []
@@ -140,7 +139,7 @@ def test_other_names_are_refused_before_anything_is_read(tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"expected a name that ends with \.parquet\."):
         write_parquet(path, rows(), {})
     with pytest.raises(ValueError, match=r"\.jsonl or \.jsonl\.gz or \.jsonl\.zst or \.parquet\."):
-        write_rows(path, rows(), {})
+        write(path, rows(), {})
     assert os.listdir(tmp_path) == []
 
 

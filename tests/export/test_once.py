@@ -8,7 +8,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, Step
-from rollout_trace.export import ExportReport, _conversation, atif, chat, verifiers
+from rollout_trace.export import ExportReport, _conversations, atif, chat, verifiers
 from rollout_trace.wire import chat_messages as _messages
 
 PROTOCOLS = ("openai.chat", "anthropic.messages", "openai.responses")
@@ -43,7 +43,7 @@ def test_each_message_is_converted_once(monkeypatch: pytest.MonkeyPatch, protoco
         made += 1
         return convert(*given)
 
-    monkeypatch.setattr(_conversation, "convert", counted)
+    monkeypatch.setattr(_conversations, "convert", counted)
     (found,) = exporter(talk(protocol, 40))
     assert made == 79
     if exporter is chat:

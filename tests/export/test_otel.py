@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanKind
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
-from rollout_trace.export._otel_spans import FLUSHED
+from rollout_trace.export._otel import FLUSHED
 from tests.amount import amount
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories

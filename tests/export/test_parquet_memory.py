@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow.parquet import ParquetFile
 
-from rollout_trace.export._files import write_parquet
+from rollout_trace.export import write_parquet
 
 LENGTH = 100_000
 """Ids of a row: 0.4 MB."""

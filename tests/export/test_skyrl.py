@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
-from rollout_trace.export._skyrl import skyrl
+from rollout_trace.export import skyrl
 from rollout_trace.report import ExportReport
 from tests.consumers import extras, recorded
 from tests.consumers.traces import Trace, traces, trajectory_of

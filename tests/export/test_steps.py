@@ -15,7 +15,7 @@ from hypothesis import given
 
 import rollout_trace as rt
 from rollout_trace.data.model import amend
-from rollout_trace.export._steps import STEP_COLUMNS, steps, write_steps
+from rollout_trace.export import STEP_COLUMNS, steps, write_steps
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.export.extras import same_extras

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import sys
 import weakref
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
-from rollout_trace.export._common import MAX_WAITING
+from rollout_trace.export._rows import MAX_WAITING
 from rollout_trace.view.formats import FORMATS
 from tests.amount import some
 from tests.consumers.traces import trajectory_of
@@ -27,6 +28,8 @@ STREAMS = (
     "agent_lightning", "areal", "atif", "chat", "exchanges", "nemo_gym", "nemo_rl", "openenv", "rllm", "slime", "steps",
     "tinker", "trl", "turns", "verl",
 )  # fmt: skip
+WRITTEN = ("chat", "distillation", "exchanges", "steps", "trl", "turns", "verifiers", "verl_prompts")
+"""What had a writer of its own."""
 EPISODES = ("agent_lightning", "atif", "rllm")
 """These wait for the other trajectories of an episode."""
 
@@ -80,9 +83,39 @@ def test_rows_one_by_one_are_the_rows(name: str) -> None:
 
 def assert_same_rows(name: str, runs: list[rt.Trajectory]) -> None:
     one, other = ExportReport(), ExportReport()
-    exporter, stream = getattr(export, name), getattr(export, f"iter_{name}")
-    assert plain(list(stream(iter(runs), report=one))) == plain(exporter(runs, report=other))
+    exporter = getattr(export, name)
+    assert plain(list(exporter.rows(iter(runs), report=one))) == plain(exporter(runs, report=other))
     assert (one.dropped, one.metadata) == (other.dropped, other.metadata)
+
+
+def test_old_names_of_rows_and_files(tmp_path: Path) -> None:
+    """`iter_NAME` and `write_NAME` are `NAME.rows`, which can be pickled as functions can, and `write` of these."""
+    for name in (*STREAMS, "distillation"):
+        old = getattr(export, f"iter_{name}")
+        assert old == getattr(export, name).rows == pickle.loads(pickle.dumps(old))
+    for name in WRITTEN:
+        options: Any = {"data_source": "a", "ability": "b"} if name == "verl_prompts" else {}
+        old, new = tmp_path / f"{name}.jsonl", tmp_path / "new.jsonl"
+        count = getattr(export, f"write_{name}")(old, talks(2), **options)
+        assert count == export.write(new, getattr(export, name).rows(talks(2), **options))
+        assert old.read_bytes() == new.read_bytes()
+    for name in ("iter_openrlhf", "write_tinker"):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+            getattr(export, name)
+
+
+def test_a_list_of_rows_is_written_like_the_rows_themselves(tmp_path: Path) -> None:
+    """Also those rows of an iterator that were not taken from it."""
+    for name in WRITTEN[:-1]:
+        exporter = getattr(export, name)
+        for suffix in ("jsonl", "parquet") if name == "turns" else ("jsonl",):
+            made, listed, rest = (tmp_path / f"{name}-{which}.{suffix}" for which in ("made", "listed", "rest"))
+            count = export.write(made, exporter.rows(talks(3)))
+            assert export.write(listed, exporter(talks(3))) == count
+            assert made.read_bytes() == listed.read_bytes()
+            rows = exporter.rows(talks(3))
+            if next(rows, None) is not None:
+                assert export.write(rest, rows) == count - 1
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -97,7 +130,7 @@ def test_the_first_row_needs_no_other_trajectory(name: str) -> None:
             yield run
 
     options: Any = {"advantages": None} if name == "tinker" else {}
-    rows = getattr(export, f"iter_{name}")(stream(), **options)
+    rows = getattr(export, name).rows(stream(), **options)
     assert read == 0
     assert next(rows)
     assert read == (5 if name in ("nemo_rl", "slime", "verl", *EPISODES) else 1)
@@ -106,37 +139,32 @@ def test_the_first_row_needs_no_other_trajectory(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in STREAMS if name not in ("chat", "exchanges")])
 def test_a_stream_checks_its_options_at_once(name: str) -> None:
     with pytest.raises(TypeError, match="allow='error'"):
-        getattr(export, f"iter_{name}")([], allow="error")
+        getattr(export, name).rows([], allow="error")
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_checks_strict_at_once(name: str) -> None:
     with pytest.raises(ValueError, match="strict='tokens': expected True, False or 'metadata'"):
-        getattr(export, f"iter_{name}")([], strict="tokens")
+        getattr(export, name).rows([], strict="tokens")
 
 
 def test_a_stream_says_at_its_end_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
     failed = rt.Trajectory(steps=[rt.Step(id="a", call_id="a", status="error")])
-    assert list(export.iter_trl(failed)) == []
+    assert list(export.trl.rows(failed)) == []
     (line,) = caplog.messages
-    assert line.startswith("export.iter_trl left out: steps left out: error: 1.")
-    with pytest.raises(rt.ExportError, match=r"export\.iter_trl: steps left out: error"):
-        list(export.iter_trl(failed, strict=True))
+    assert line.startswith("export.trl left out: steps left out: error: 1.")
+    with pytest.raises(rt.ExportError, match=r"export\.trl: steps left out: error"):
+        list(export.trl.rows(failed, strict=True))
 
 
 def test_progress_is_the_number_of_trajectories(tmp_path: Path) -> None:
     runs = talks(3)
-    writers: dict[str, Any] = {
-        "write_atif": tmp_path / "atif",
-        "write_chat": tmp_path / "chat.jsonl",
-        "write_steps": tmp_path / "steps.jsonl",
-        "write_trl": tmp_path / "trl.jsonl",
-        "write_verifiers": tmp_path / "traces.jsonl",
-    }
-    for name, path in writers.items():
-        seen: list[int] = []
-        getattr(export, name)(path, iter(runs), report=ExportReport(progress=seen.append))
-        assert seen == [1, 2, 3], name
+    seen: list[int] = []
+    export.write_atif(tmp_path / "atif", iter(runs), report=ExportReport(progress=seen.append))
+    assert seen == [1, 2, 3]
+    seen = []
+    export.write(tmp_path / "a.jsonl", export.trl.rows(iter(runs), report=ExportReport(progress=seen.append)))
+    assert seen == [1, 2, 3]
     for name in (
         *STREAMS,
         "art",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
-from rollout_trace.export._tinker import tinker
+from rollout_trace.export import tinker
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.consumers import recorded

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
-from rollout_trace.export._trl import trl, trl_rollout, write_trl
-from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
-from rollout_trace.export._trl_prompts import trl_prompts
+from rollout_trace.export import trl, trl_dpo, trl_kto, trl_prompts, trl_rollout, write_trl
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.consumers.traces import trajectory_of

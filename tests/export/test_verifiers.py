@@ -14,7 +14,7 @@ from hypothesis import given
 
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, Step, Usage
-from rollout_trace.export._verifiers import verifiers, write_verifiers
+from rollout_trace.export import verifiers, write_verifiers
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
-from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
+from rollout_trace.export import verl, verl_prompts, write_verl_prompts
 from rollout_trace.report import ExportReport
 from tests.consumers import extras, recorded
 from tests.consumers.traces import trajectory_of

@@ -429,7 +429,7 @@ def test_an_exporter_gives_the_same_for_a_noted_and_for_a_recorded_reward(name: 
 
 
 def test_every_exporter_of_rewards_is_tried_above() -> None:
-    names = {name for name in export.__all__ if name.islower() and not name.startswith(("iter_", "write_"))}
+    names = {name for name in export.__all__ if name.islower() and not name.startswith("write")}
     assert names == EXPORTERS.keys() | WITHOUT_REWARDS
 
 

@@ -21,6 +21,7 @@ from rollout_trace.data.counts import SPAN_COSTS
 from rollout_trace.data.model import Usage
 from rollout_trace.importing.imported import Imported
 from rollout_trace.report import ExportReport
+from rollout_trace.wire.span_names import NAMES, SAMPLING, NamePlace
 from tests.consumers import recorded
 
 from .files import ids
@@ -172,6 +173,33 @@ def test_counts_are_read_under_the_names_of_every_convention(counts: dict[str, A
 def test_a_cost_is_read_under_the_names_of_every_convention(name: str) -> None:
     (trajectory,) = imported(span(1, None, 0, **{"openinference.span.kind": "LLM", name: 0.5}))
     assert trajectory.cost == rt.Cost(amount=0.5)
+
+
+ON_OTHERS = {"trajectory name": 1, **dict.fromkeys(("tool name", "tool_call_id", "arguments", "result"), 3)}
+VALUES: dict[str, Any] = {
+    **{"time_to_first_token": 0.5, "finish_reasons": ["x"], "stop": ["x"]},
+    **{"prompt_token_ids": [7], "completion_token_ids": [7], "logprobs": [-0.5]},
+    **dict.fromkeys(SAMPLING, 2),
+}
+ELSEWHERE = {"system", "messages", "completion", "tools", "choices", "parameters"}
+"""Fields that other tests read in the shapes that they have."""
+
+
+@pytest.mark.parametrize("row", [row for row in NAMES if row.field not in ELSEWHERE], ids="{0.field} {0.name}".format)
+def test_a_field_is_read_under_the_names_of_every_convention(row: NamePlace) -> None:
+    value = VALUES.get(row.field, "x")
+    kinds = enumerate(("invoke_agent", "chat", "execute_tool"), 1)
+    spans: dict[int, dict[str, Any]] = {at: {"gen_ai.operation.name": name} for at, name in kinds}
+    if row.field == "logprobs":
+        spans[2]["response_token_ids"] = [7]
+    spans[ON_OTHERS.get(row.field, 2)][row.name] = value
+    (one,) = imported(*(span(at, 1 if at > 1 else None, at, **facts) for at, facts in spans.items()))
+    (step,), (run,) = one.steps, one.tool_runs
+    read = {"trajectory name": one.name, "tool name": run.name, "finish_reasons": [step.finish_reason]}
+    holder = run if row.field in ON_OTHERS else step
+    found = (step.sampling or {}).get(row.field) if row.field in (*SAMPLING, "stop") else None
+    found = found or read.get(row.field) or getattr(holder, row.field)
+    assert found == value if not hasattr(found, "tolist") else found.tolist() == value
 
 
 def test_contents_of_openinference_are_texts_thoughts_and_calls() -> None:

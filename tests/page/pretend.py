@@ -14,10 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from rollout_trace.view.aggregate import histogram
 from rollout_trace.view.assets import asset, linked_page
 from rollout_trace.view.model import Summary
-from rollout_trace.view.query import predicate, read_query
 
 ADDRESS = "http://page.invalid/made-up-token/"
 POLICY = (
@@ -98,7 +96,8 @@ class Pretend:
     def __init__(self, summaries: list[Summary]) -> None:
         self.summaries = summaries
         self.generation = 1
-        self.problems_of_sums: list[str] = []
+        self.search: dict[str, Any] = {"keys": [], "share": 1, "problem": None}
+        """What a search in whole trajectories finds."""
         self.indexing: dict[str, int] | None = None
         self.problems: list[str] = []
         self.failing: str | None = None
@@ -123,7 +122,7 @@ class Pretend:
             route.fulfill(status=500, json={"error": self.failing})
             return
         answers: dict[str, Callable[[dict[str, str]], Any]] = {
-            "info": self._info, "list": self._list, "aggregate": self._aggregate,
+            "info": self._info, "rows": self._rows, "search": self._search,
             "trajectory": self._trajectory, "steps": lambda _: [],
         }  # fmt: skip
         if name in answers:
@@ -147,61 +146,16 @@ class Pretend:
         }
         return {"summary": {**summary, "steps": 0}, **parts, "key": key, "file": 0}
 
-    def _matching(self, arguments: dict[str, str]) -> tuple[list[str], list[tuple[int, Summary]]]:
-        query = read_query(arguments.get("query", ""))
-        holds = predicate(query)
-        return query.problems, [(i, one) for i, one in enumerate(self.summaries) if holds(one)]
+    def _rows(self, arguments: dict[str, str]) -> dict[str, Any]:
+        is_known = int(arguments["since"]) == self.generation
+        rows = [] if is_known else [as_row(i, one) for i, one in enumerate(self.summaries)]
+        return {"generation": self.generation, "epoch": self.generation, "after": None, "rows": rows}
 
-    def _list(self, arguments: dict[str, str]) -> dict[str, Any]:
-        problems, found = self._matching(arguments)
-        field = arguments.get("sort", "")
-        if field:
-            with_value = [one for one in found if getattr(one[1], field) is not None]
-            without = [one for one in found if getattr(one[1], field) is None]
-            with_value.sort(key=lambda one: getattr(one[1], field), reverse=arguments.get("reverse") == "1")
-            found = with_value + without
-        first = int(arguments.get("offset", 0))
-        rows = [as_row(i, one) for i, one in found[first : first + int(arguments.get("limit", 100))]]
-        return {
-            "total": len(self.summaries), "matched": len(found), "generation": self.generation, "problems": problems,
-            "rows": rows,
-        }  # fmt: skip
-
-    def _aggregate(self, arguments: dict[str, str]) -> dict[str, Any]:
-        found = self._matching(arguments)[1]
-        groups: dict[str, dict[str, Any]] = {}
-        statuses: dict[str, int] = {}
-        findings: dict[str, int] = {}
-        for i, one in found:
-            statuses[one.status] = statuses.get(one.status, 0) + 1
-            for code, n in one.findings.items():
-                findings[code] = findings.get(code, 0) + n
-            if one.group is not None:
-                group = groups.setdefault(one.group, {"group": one.group, "n": 0, "rewards": [], "keys": []})
-                group["n"] += 1
-                group["rewards"].append(one.reward)
-                group["keys"].append(f"0-{i}")
-        rewards = [one.reward for _, one in found if one.reward is not None]
-        over_time = [[one.started, one.reward] for _, one in found if one.reward is not None and one.started]
-        mean = sum(rewards) / len(rewards) if rewards else None
-        names = ("reward", "tokens", "steps", "seconds", "cost")
-        return {
-            "n": len(found), "groups": list(groups.values())[:500], "n_groups": len(groups),
-            "histograms": {name: msgspec.to_builtins(histogram(_known(found, name))) for name in names},
-            "statuses": statuses, "findings": findings,
-            "over_time": over_time[:2000],
-            "mean_reward": mean, "least_reward": min(rewards, default=None), "most_reward": max(rewards, default=None),
-            "problems": self.problems_of_sums,
-            "std_reward": None if mean is None else (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5,
-            "cost": sum(one.cost or 0 for _, one in found), "currency": "USD",
-        }  # fmt: skip
+    def _search(self, arguments: dict[str, str]) -> dict[str, Any]:
+        return self.search
 
 
 def as_row(i: int, summary: Summary) -> dict[str, Any]:
     """A summary as the page gets it."""
     row: dict[str, Any] = json.loads(msgspec.json.encode(summary))
     return {**row, "key": f"0-{i}"}
-
-
-def _known(found: list[tuple[int, Summary]], name: str) -> list[float]:
-    return [value for _, one in found if (value := getattr(one, name)) is not None]

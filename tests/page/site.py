@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent.parent
 MODULES = (
     "rollout_trace",
     *(f"rollout_trace.{name}" for name in ("export", "importing", "integration", "testing", "wire")),
+    *(f"rollout_trace.{name}" for name in ("clients", "collection", "data", "file", "process", "record", "train")),
 )
 LOADED = {("link", "href"), ("script", "src"), ("img", "src"), ("source", "src"), ("iframe", "src"), ("object", "data")}
 """Attributes whose address a browser loads by itself."""

@@ -20,6 +20,7 @@ from rollout_trace.view.model import (
     Summary,
     ToolRunView,
 )
+from rollout_trace.view.values import indented
 from tests.page.trajectories import PIXEL, STARTED, One, tokens, words
 
 
@@ -280,7 +281,8 @@ def solver(index: int = 2, answer: str = "The answer is 89. I checked it twice, 
         metadata={"seed": 3},
         token_texts="engine",
     )
-    raw = {"request": '{"model": "Qwen/Qwen3-8B", "seed": 12345678901234567890}', "response": None, "line": None}
+    request = indented(b'{"model": "Qwen/Qwen3-8B", "seed": 12345678901234567890}')
+    raw = {"request": request, "response": None, "line": None}
     return One(outline, steps, raw)
 
 

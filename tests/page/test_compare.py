@@ -38,11 +38,15 @@ def test_the_first_difference_is_found_and_marked(pages: Pages) -> None:
     assert "step 2, token 3" in page.locator(".compare-token").inner_text()
 
 
-def test_one_with_fewer_steps_has_gaps(pages: Pages) -> None:
-    page, _ = opened(pages, [long(3), long(5)], "#/compare/0-0/0-1?step=4")
-    page.wait_for_selector(".verdict:has-text('step 3 (one of them has ended)')")
-    assert page.locator(".pair[data-pair='4'] .absent").count() == 1
-    assert page.locator(".pair[data-pair='4'] .step").count() == 1
+def test_steps_that_one_has_alone_are_one_line(pages: Pages) -> None:
+    page, _ = opened(pages, [long(2), long(41)], "#/compare/0-0/0-1?step=40")
+    page.wait_for_selector(".verdict:has-text('step 2 (one of them has ended)')")
+    assert page.locator(".pair").count() == 3
+    assert page.locator(".pair").last.inner_text().splitlines() == [
+        "step 2: one of them has ended", "has ended", "goes on for 39 steps",
+    ]  # fmt: skip
+    page.get_by_role("link", name="39 steps").click()
+    page.wait_for_url("**#/t/0-1?step=2")
 
 
 def test_the_same_ones_are_said_to_be_the_same(pages: Pages) -> None:

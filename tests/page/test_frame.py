@@ -93,7 +93,7 @@ def test_help_lists_keys_and_the_search_language(show: Show) -> None:
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("clear the filter").wait_for()
-    dialog.get_by_text("steps:3..9").wait_for()
+    dialog.get_by_text("rewards.correct == 1").wait_for()
     assert_accessible(page)
     page.keyboard.press("Escape")
     assert page.get_by_role("dialog").count() == 0

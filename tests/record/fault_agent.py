@@ -1,8 +1,7 @@
 """An agent for the tests of faults, and the account of what became of its trajectories.
 
-    python -m tests.record.fault_agent FAULT FOLDER
-
-runs it in a process of its own, for the faults that a whole process has, and prints what it saw as JSON.
+``begin([FAULT, FOLDER])`` runs it in a process of its own, for the faults that a whole process has, and prints what it
+saw as JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -231,8 +229,9 @@ def _show(value: dict[str, Any]) -> None:
     os.writev(1, [json.dumps({"messages": _messages.all, **value}).encode() + b"\n"])
 
 
-if __name__ == "__main__":
+def begin(args: list[str]) -> None:
+    """The program."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     logging.getLogger("rollout_trace").addHandler(_messages)
     sink.FIRST_RETRY = 0.001
-    {one.__name__: one for one in (limited, killed, forbidden, no_place)}[sys.argv[1]](Path(sys.argv[2]))
+    {one.__name__: one for one in (limited, killed, forbidden, no_place)}[args[0]](Path(args[1]))

@@ -97,7 +97,6 @@ with rt.recording(path), rt.trajectory("a"):
     "SIGTERM while the main thread holds what closing needs": (
         """
 from rollout_trace.record import process_end
-from tests.amount import some
 process_end.GRACE = 0.1
 with rt.recording(path), rt.trajectory("a") as trajectory:
     ask()

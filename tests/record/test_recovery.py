@@ -524,7 +524,7 @@ def test_a_call_has_its_id_when_others_can_see_that_it_has_ended(monkeypatch: py
 
     class Ended(deque[Any]):
         def append(self, call: Any) -> None:
-            seen.append(call._id)
+            seen.append(call.id)
             super().append(call)
 
     monkeypatch.setattr(call_module, "just_ended", Ended())

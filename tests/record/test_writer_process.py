@@ -6,6 +6,7 @@ import fcntl
 import gc
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -175,13 +176,18 @@ def test_keys_are_cut_out_of_what_a_model_says(by_thread: list[str], tmp_path: P
 def test_what_the_process_says_is_logged_and_counted_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rt_before = rt.stats()
     told: list[str] = []
-    with ScriptedServer("ok") as server, rt.recording(tmp_path / "out.jsonl", writer="process"):
-        for _ in range(2):
-            with rt.trajectory("without ids"):
-                ask(sdk(server), logprobs=False, extra_body={})
+    with ScriptedServer("ok") as server:
+        for writer, calls in (("process", 1), ("process", 2), ("thread", 3)):
+            with (
+                rt.recording(tmp_path / f"{calls}.jsonl", writer=writer),  # type: ignore[arg-type]
+                rt.trajectory("without ids"),
+            ):
+                for _ in range(calls):
+                    ask(sdk(server), logprobs=False, extra_body={})
+    # Once, whichever process says it.
     told = [one for one in caplog.messages if "hold no token ids" in one]
     assert len(told) == 1
-    assert rt.stats().trajectories_written - rt_before.trajectories_written == 2
+    assert rt.stats().trajectories_written - rt_before.trajectories_written == 3
     assert rt.stats().recorder_errors == rt_before.recorder_errors
 
 
@@ -270,6 +276,11 @@ def test_bytes_that_wait_are_in_the_journal_alone(
     monkeypatch.setattr(StepLog, "take_back", take_back)
     path, recorded = tmp_path / "out.jsonl", []
     recording = rt.recording(path, writer="process")
+    with ScriptedServer("some words") as server:
+        # What decoding imports can be imported only where there are descriptors.
+        with rt.trajectory() as first:
+            ask(sdk(server))
+        assert first.steps
     with ScriptedServer("some words") as server, recording:
         client = sdk(server)
 
@@ -290,7 +301,14 @@ def test_bytes_that_wait_are_in_the_journal_alone(
                 file.unlink()
             recording.journal.files.epoch += 1  # type: ignore[union-attr]
             looked.reward = 1.0
-            assert [len(step.messages or ()) for step in looked.steps] == [1, 3, 5]
+            # Nor is there a free descriptor.
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+            try:
+                steps = looked.steps
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert [len(step.messages or ()) for step in steps] == [1, 3, 5]
             assert all(step.token_issue is None for step in looked.steps)
         recorded.append(looked)
         process = process_of(recording)

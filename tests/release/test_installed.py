@@ -94,7 +94,8 @@ def test_every_public_name_is_there_and_comes_from_the_wheel(user: User) -> None
     files = user.python(
         "import rollout_trace, sys\n"
         "from importlib import import_module\n"
-        "for name in ('', '.wire', '.export', '.importing', '.testing', '.integration'):\n"
+        "rooms = 'clients collection data export file importing integration process record testing train wire'\n"
+        "for name in ('', *(f'.{room}' for room in rooms.split())):\n"
         "    module = import_module(f'rollout_trace{name}')\n"
         "    for public in module.__all__: getattr(module, public)\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('rollout_trace')), sep='\\n')"

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import rollout_trace as rt
-from rollout_trace.cli.commands import COMMANDS
+from rollout_trace.cli.app import COMMANDS
 from tests.release.distributions import ROOT, projects
 
 INTEGRATIONS = projects()[1:]

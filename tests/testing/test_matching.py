@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +272,46 @@ def respell(recorded: Exchange) -> Request:
         return edited(recorded, lambda body: None)
     except ValueError:  # One was sent broken, to see the error.
         return same_request(recorded)
+
+
+def test_an_exact_match_needs_no_normalize() -> None:
+    def fails(body: Any) -> Any:
+        return body["nothing"]
+
+    first, second = exchange("openai.chat", TURNS[:1], "one"), exchange("openai.chat", TURNS, "two", at=1)
+    matcher = Matcher([[first, second]], MatchOptions(normalize=fails))
+    assert matcher.take(same_request(first)) is first
+    with pytest.raises(ValueError, match=r"normalize=.*fails failed on the body of POST .*KeyError: 'nothing'.*line"):
+        matcher.take(request("openai.chat", TURNS, seed=7))
+    assert matcher.take(same_request(second)) is second
+
+
+def test_a_recorded_body_that_normalize_fails_on_is_named_where_nothing_matches() -> None:
+    recorded = exchange("openai.chat", TURNS[:1], metadata={"day": "monday"})
+    matcher = Matcher([[recorded]], MatchOptions(normalize=lambda body: {**body, "metadata": body["metadata"]["day"]}))
+    with pytest.raises(ValueError, match="KeyError: 'day'"):
+        matcher.take(request("openai.chat", TURNS[:1], metadata={}))
+    assert matcher.take(same_request(recorded)) is recorded
+
+
+def test_other_requests_are_answered_while_the_nearest_is_looked_for() -> None:
+    looking, may_go = threading.Event(), threading.Event()
+
+    def normalized(body: Any) -> Any:
+        # First to find an equal request, then, of one that has none, to find what is near.
+        if body["messages"][-1]["content"] == "unknown" and next(times) == 2:
+            looking.set()
+            may_go.wait(30)
+        return body
+
+    times = count(1)
+    recorded = exchange("openai.chat", TURNS[:1])
+    matcher = Matcher([[recorded]], MatchOptions(normalize=normalized))
+    with ThreadPoolExecutor(2) as pool:
+        unknown = pool.submit(matcher.take, request("openai.chat", [Turn("user", "unknown")]))
+        assert looking.wait(30)
+        try:
+            assert pool.submit(matcher.take, same_request(recorded)).result(30) is recorded
+        finally:
+            may_go.set()
+        assert reason(unknown.result(30)) == "not_recorded"

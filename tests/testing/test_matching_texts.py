@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.testing.matching import Matcher, Unmatched, changes_text, unused_text
@@ -36,14 +37,18 @@ def test_what_differs_is_painted() -> None:
     assert re.sub(r"<\w+>|</>", "", text) == found.text()
 
 
+@pytest.mark.parametrize("long", [LONG, "風は西から吹いている west é " * 60], ids=["narrow", "wide"])
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_no_line_is_longer_than_the_terminal(width: int) -> None:
-    calls = [exchange("openai.chat", [Turn("user", LONG * number)], LONG) for number in range(1, 5)]
-    found = Matcher([calls[:2]]).take(request("openai.chat", [Turn("user", LONG.replace("west", "east"))], seed=LONG))
+def test_no_line_is_longer_than_the_terminal(width: int, long: str) -> None:
+    calls = [exchange("openai.chat", [Turn("user", long * number)], long) for number in range(1, 5)]
+    found = Matcher([calls[:2]]).take(request("openai.chat", [Turn("user", long.replace("west", "east"))], seed=long))
     assert isinstance(found, Unmatched)
     texts = [found.text(width=width), unused_text(calls, width=width), changes_text(calls[:3], calls[1:], width=width)]
     for text in texts:
-        assert max(map(len, text.splitlines())) <= width
+        lengths = [cell_len(line) for line in text.splitlines()]
+        assert max(lengths) <= width
+        # Nor are they cut long before its edge.
+        assert max(lengths) >= width - 16
 
 
 def answered(response: bytes, *headers: tuple[str, str], status: int | None = 200, **fields: Any) -> str:

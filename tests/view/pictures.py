@@ -15,8 +15,7 @@ import numpy as np
 import rollout_trace as rt
 from rollout_trace.data.model import Attempt, Completion, ErrorInfo, ToolCall, Usage
 from rollout_trace.view.difference import difference
-from rollout_trace.view.options import ShowOptions
-from rollout_trace.view.styles import console
+from rollout_trace.view.styles import ShowOptions, console
 from rollout_trace.view.terminal import Printer, child_of
 from rollout_trace.view.terminal_difference import show_difference
 

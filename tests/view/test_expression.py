@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,28 @@ from tests.cli.runs import run_of
 
 RUN = run_of(1, 3)
 UNSCORED = rt.Trajectory(id="u", name="sub", status="failed", error=ErrorInfo(type="Timeout", message="60 s"))
+ODD = rt.Trajectory(
+    id="odd", name="\u00fcnder \U0001f41b", reward=-0.25, rewards={"format": 0.0, "b c": 1.0}, metrics={"turns": 3.0},
+    status="aborted", metadata={"note": "look"}, started_at=datetime(2026, 11, 25, 10, 0, 0, 250_000, timezone.utc),
+)  # fmt: skip
+QUOTED = rt.Trajectory(id="it", name='it\'s "x"\n', reward=1.0, parent_id="u", episode_id="e")
+LISTED = [*(run_of(group, index) for group in range(2) for index in range(2)), UNSCORED, ODD, QUOTED]
+CASES = json.loads((Path(__file__).parents[1] / "data" / "expressions.json").read_text(encoding="utf-8"))["cases"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["expression"])
+def test_the_table_that_the_page_is_tested_with(case: dict[str, Any]) -> None:
+    if "error" in case:
+        with pytest.raises(ExpressionError):
+            Expression(case["expression"])
+        return
+    expression, ids, fails = Expression(case["expression"]), [], []
+    for one in LISTED:
+        try:
+            ids += [one.id] if expression(one) else []
+        except ExpressionError:
+            fails.append(one.id)
+    assert (ids, fails) == (case["ids"], case.get("fails", []))
 
 
 @pytest.mark.parametrize(

@@ -12,24 +12,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace.file.annotate import annotate
-from rollout_trace.file.lines import Place
 from rollout_trace.view import index as index_module
-from rollout_trace.view import index_build, text_search
-from rollout_trace.view.aggregate import aggregate, histogram
+from rollout_trace.view import index_build
 from rollout_trace.view.index import Index
 from rollout_trace.view.index_cache import cache_folder
-from rollout_trace.view.index_store import Row, Store, add_row
 from rollout_trace.view.model import Summary
-from rollout_trace.view.query import predicate, read_query
-from rollout_trace.view.query_sql import order, where
 from rollout_trace.view.summary import summarize
 from tests.view.files import run, write
-from tests.view.test_query import CASES, SUMMARIES
 
 Open: TypeAlias = "Callable[..., Index]"
 
@@ -51,13 +43,15 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         index.close()
 
 
-def rows(index: Index, query: str = "", sort: str = "", **options: Any) -> list[Any]:
-    """The summaries of a list, with their keys."""
-    return [json.loads(row) for row in index.listed(query, sort, **options)["rows"]]
+def rows(index: Index) -> list[Any]:
+    """The summaries with their keys, as in the files."""
+    found = [(row, json.loads(summary)) for row, summary in index.rows(0, 0, 1000)]
+    found.sort(key=lambda one: (one[0].file, one[0].place.number, one[0].part))
+    return [{**summary, "key": row.key} for row, summary in found]
 
 
-def ids(index: Index, query: str = "", sort: str = "", **options: Any) -> list[str]:
-    return [row["id"] for row in rows(index, query, sort, **options)]
+def ids(index: Index) -> list[str]:
+    return [row["id"] for row in rows(index)]
 
 
 def keys(index: Index) -> dict[str, str]:
@@ -91,7 +85,7 @@ def test_lines_that_are_far_inside_a_member_are_kept_unpacked(
     expected = list(rt.read(path))
     assert [index.trajectory(*index.row(row["key"])) for row in rows(index)] == expected
     assert index.store.lines_path.stat().st_size > 1000
-    assert ids(index, 'text:"answer 17"') == ["t17"]
+    assert index.search('"answer 17" in text').keys == ["1-18"]
 
 
 def test_nothing_is_written_beside_the_files(tmp_path: Path, opened: Open) -> None:
@@ -106,8 +100,7 @@ def test_a_line_with_half_a_surrogate_pair(tmp_path: Path, opened: Open) -> None
     path = write(tmp_path / "x.jsonl", [run(0, name="cut \ud83d", text="</script>\x1b[31m\ud83d")])
     index = opened(path)
     assert rows(index)[0]["name"] == "cut \ud83d"
-    assert ids(index, "name:cut") == ["t0"]
-    assert ids(index, 'text:"\ud83d"') == ["t0"]
+    assert index.search('"\\ud83d" in text').keys == [rows(index)[0]["key"]]
 
 
 # Files that change
@@ -239,7 +232,8 @@ def test_notes_are_applied_and_taken_back(tmp_path: Path, opened: Open) -> None:
     generation = index.generation
     annotate(path, "t2", reward=9, metadata={"note": "Look!"})
     index.wait()
-    assert ids(index, "note:look reward:9") == ["t2"]
+    assert (rows(index)[2]["note"], rows(index)[2]["reward"]) == ("Look!", 9)
+    assert index.search("reward == 9 and metadata.note is not None").keys == [keys(index)["t2"]]
     assert index.generation > generation
     assert index.trajectory(*index.row(keys(index)["t2"])).reward == 9
     (tmp_path / "x.notes.jsonl").unlink()
@@ -275,9 +269,14 @@ def test_a_process_that_cannot_start_is_a_problem(
     tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_module, "_LARGE", 0)
-    monkeypatch.setattr("rollout_trace.view.index_worker._PROGRAM", "raise SystemExit('no room')")
+    monkeypatch.setattr(index_module, "prepare", _no_room)
     index = opened(write(tmp_path / "x.jsonl", [run(0)]))
-    assert index.problems() == ["the index could not be built: no room"]
+    assert len(index.problems()) == 1
+    assert index.problems()[0].startswith("the index could not be built: BrokenProcessPool")
+
+
+def _no_room(stop: object) -> None:
+    raise MemoryError
 
 
 def test_two_pages_of_one_file_do_not_share_an_index(tmp_path: Path, opened: Open) -> None:
@@ -347,113 +346,19 @@ def test_the_folder_for_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert cache_folder() == Path.home() / ".cache/rollout-trace"
 
 
-# Queries
+# Searches in whole trajectories
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A database with the summaries of the table of queries."""
-    found = Store(tmp_path_factory.mktemp("store") / "x.sqlite")
-    with found.connection() as database:
-        for number, summary in enumerate(SUMMARIES, 1):
-            add_row(database, Row(0, 1, Place(0, 0, number), 1), summary)
-    yield found
-    found.close()
-
-
-def found_by_sql(store: Store, query: str) -> list[str]:
-    condition, values = where(read_query(query), lambda text: [])
-    return [id for (id,) in store.read(f"SELECT trajectory FROM rows WHERE {condition} ORDER BY line", values)]
-
-
-@pytest.mark.parametrize("case", CASES["cases"], ids=lambda case: case["query"] or "empty")
-def test_queries_in_sql(store: Store, case: dict[str, Any]) -> None:
-    assert found_by_sql(store, case["query"]) == case["ids"]
-
-
-_names = st.sampled_from(
-    ["status", "reward", "task", "finding", "steps", "rewards.correct", "note", "started", "drift"]
-)
-_values = st.sampled_from(["none", "1", ">0", "<=5", "0..1", "=failed", "comp", '"a b"', "2026-11-23", "..", "%", "_"])
-
-
-@given(st.lists(st.tuples(st.sampled_from(["", "-"]), _names, _values).map("{0[0]}{0[1]}:{0[2]}".format), max_size=3))
-def test_sql_and_python_agree(store: Store, terms: list[str]) -> None:
-    matches = predicate(read_query(" ".join(terms)))
-    assert found_by_sql(store, " ".join(terms)) == [one.id for one in SUMMARIES if matches(one)]
-
-
-def test_sorting(store: Store) -> None:
-    def by(field: str, *, reverse: bool = False) -> list[str]:
-        return [id for (id,) in store.read(f"SELECT trajectory FROM rows ORDER BY {order(field, reverse=reverse)}")]
-
-    assert by("") == ["aa11", "bb22", "cc33", "dd44", "ee55"]
-    assert by("", reverse=True) == ["ee55", "dd44", "cc33", "bb22", "aa11"]
-    assert by("reward") == ["ee55", "bb22", "aa11", "cc33", "dd44"]
-    assert by("reward", reverse=True) == ["aa11", "bb22", "ee55", "cc33", "dd44"]
-    assert by("grade", reverse=True) == ["cc33", "bb22", "aa11", "dd44", "ee55"]
-    assert by("findings", reverse=True)[0] == "bb22"
-    assert by("agents")[:2] == ["cc33", "aa11"]
-    with pytest.raises(ValueError, match="Nothing can be sorted by reward; DROP"):
-        order("reward; DROP TABLE rows", reverse=False)
-
-
-def test_pages_of_a_list(tmp_path: Path, opened: Open) -> None:
-    index = opened(write(tmp_path / "x.jsonl", map(run, range(10))))
-    assert ids(index, offset=4, limit=3) == ["t4", "t5", "t6"]
-    found = index.listed("reward:1 colour:red", "nothing", limit=2)
-    assert (found["total"], found["matched"], len(found["rows"])) == (10, 3, 2)
-    assert len(found["problems"]) == 2
-
-
-@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
-def test_text_in_the_lines(tmp_path: Path, opened: Open, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_search, "_WINDOW", 1000)
-    texts = ['say "hello"\nWorld \\ 数', "nothing", "HELLO", "naïve", "C:\\new"]
-    path = write(tmp_path / name, [run(number, text) for number, text in enumerate(texts)])
+def test_a_search_goes_on_with_what_changes(tmp_path: Path, opened: Open) -> None:
+    path = write(tmp_path / "x.jsonl", [run(number, text) for number, text in enumerate(["a", "b", "a\nHello"])])
     index = opened(path)
-    assert ids(index, "text:hello") == ["t0", "t2"]
-    assert ids(index, "-text:hello reward:0") == ["t3"]
-    assert ids(index, 'text:"World \\ 数"') == ["t0"]
-    assert ids(index, "text:数") == ["t0"]
-    assert ids(index, "text:naïve") == ["t3"]
-    assert ids(index, "text:C:\\new") == ["t4"]
-    assert ids(index, "text:absent") == []
-    write(path, [run(5, "hello again")])
+    wanted = "any('a' == step.messages[0].content[0] for step in steps) and reward < 5"
+    assert index.search(wanted).keys == ["1-1", "1-3"]
+    write(path, [run(3, "a again")])
+    annotate(path, "t0", reward=9)
     index.wait()
-    assert ids(index, "text:hello") == ["t0", "t2", "t5"]
-
-
-# What many come to
-
-
-def test_aggregate(tmp_path: Path, opened: Open) -> None:
-    given = [run(number) for number in range(9)] + [run(9, reward=None, task=None, group_id=None, status="Odd")]
-    index = opened(write(tmp_path / "x.jsonl", given))
-    found = aggregate(index.store, index.matches("").condition)
-    assert (found.n, found.n_groups) == (10, 3)
-    assert [(group.group, group.n, group.rewards) for group in found.groups] == [
-        ("task/0", 4, [0, 0.5, 1, 0]),
-        ("task/1", 4, [0.5, 1, 0, 0.5]),
-        ("task/2", 1, [1]),
-    ]
-    assert found.groups[1].keys[0] == keys(index)["t4"]
-    assert found.statuses == {"completed": 9, "Odd": 1}
-    assert found.mean_reward == 0.5
-    assert found.std_reward == pytest.approx(0.4330127)
-    assert found.over_time[0] == (given[0].started_at.timestamp(), 0.0)  # type: ignore[union-attr]
-    assert len(found.over_time) == 9
-    assert sum(found.histograms["reward"].counts) == 9
-    assert found.findings["reward_missing"] == 1
-    assert found.cost is None
-    assert aggregate(index.store, index.matches("id:nothing").condition).n == 0
-
-
-def test_histograms() -> None:
-    nan = float("nan")
-    assert histogram([]) == histogram([nan])
-    assert (histogram([2, 2, nan]).edges, histogram([2, 2, nan]).counts) == ([2, 2], [2])
-    whole = histogram(list(range(41)))
-    assert whole.edges[:3] == [0, 3, 6]
-    assert sum(whole.counts) == 41
-    assert histogram([0.0, 0.25, 1.0]).counts == [1, 0, 0, 0, 0, 1, *[0] * 13, 1]
+    assert index.search(wanted).keys == ["1-3", "1-4"]
+    path.unlink()
+    write(tmp_path / "x.jsonl", [run(7, "a")])
+    index.wait()
+    assert index.search(wanted) == (["2-1"], 1, None)

@@ -15,7 +15,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.view import page_data
-from rollout_trace.view.assets import names
+from rollout_trace.view.assets import asset
 from rollout_trace.view.index import Index
 from rollout_trace.view.page_data import PageData
 from rollout_trace.view.server import HEADERS, PageServer
@@ -124,11 +124,10 @@ def test_the_page_and_its_files(client: Client) -> None:
     assert page.status == 200
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert b"<title>" in page.body
-    for name in names():
+    for name in ("page.css", "page.js"):
         assert name.encode() in page.body
         answer = client.ask(name)
-        assert answer.body == (Path(page_data.__file__).parent / "page" / name).read_bytes()
-        assert answer.headers["Content-Type"] in ("text/css; charset=utf-8", "text/javascript; charset=utf-8")
+        assert (answer.body, answer.headers["Content-Type"]) == asset(name)
     assert client.ask("", method="HEAD").body == b""
 
 
@@ -136,6 +135,7 @@ def test_the_page_and_its_files(client: Client) -> None:
     "name",
     [
         "order.txt",
+        "dom.js",
         "../server.py",
         "..%2fserver.py",
         "%2e%2e/server.py",
@@ -151,7 +151,7 @@ def test_nothing_else_is_a_file_of_the_page(client: Client, name: str) -> None:
 
 
 def test_every_answer_has_the_headers(client: Client) -> None:
-    answers = [client.ask(path) for path in ("", "api/info", "api/nothing", "/", "api/list?limit=x")]
+    answers = [client.ask(path) for path in ("", "api/info", "api/nothing", "/", "api/rows?since=x")]
     assert [one.status for one in answers] == [200, 200, 404, 404, 400]
     for answer in answers:
         assert {name: answer.headers[name] for name in HEADERS} == HEADERS
@@ -173,35 +173,48 @@ def test_info(client: Client, path: Path) -> None:
     assert {name: info[name] for name in expected} == expected
 
 
-def test_list_and_aggregate(client: Client) -> None:
-    found = client.get("api/list?query=reward:%3E0&sort=reward&reverse=1&offset=1&limit=2")
-    assert [row["id"] for row in found["rows"]] == ["t5", "t1"]
-    assert (found["total"], found["matched"], found["problems"]) == (6, 4, [])
-    assert client.get("api/list?query=colour:red")["problems"][0].startswith("There is no field colour")
-    summed = client.get("api/aggregate?query=reward:%3E0")
-    assert (summed["n"], summed["n_groups"]) == (4, 2)
-    assert client.get("api/aggregate?query=reward:%3E0") == summed
+def test_the_rows_that_changed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_data, "MOST_ROWS", 4)
+    first = client.get("api/rows")
+    assert [row["id"] for row in first["rows"]] == ["t0", "t1", "t2", "t3"]
+    rest = client.get(f"api/rows?after={first['after']}")
+    assert [row["id"] for row in rest["rows"]] == ["t4", "t5"]
+    assert (rest["after"], rest["generation"], rest["epoch"]) == (None, first["generation"], first["epoch"])
+    assert client.get(f"api/rows?since={first['generation']}")["rows"] == []
+    assert client.note("1-2", {"reward": 7}).status == 200
+    client.index.wait()
+    (row,) = client.get(f"api/rows?since={first['generation']}")["rows"]
+    assert (row["key"], row["reward"]) == ("1-2", 7)
+
+
+def test_a_search_in_whole_trajectories(client: Client, path: Path) -> None:
+    asked = "api/search?where=%22answer+3%22+in+text"
+    assert client.get(asked) == {"keys": ["1-4"], "share": 1, "problem": None}
+    write(path, [run(6, "answer 3 again")])
+    client.index.wait()
+    assert client.get(asked)["keys"] == ["1-4", "1-7"]
+    found = client.get("api/search?where=any(step.latency+is+None+and+reward+%3E+%22a%22+for+step+in+steps)")
+    assert "cannot be compared" in found["problem"]
+    assert "there is no name 'colour'" in client.ask("api/search?where=colour").error
 
 
 def test_a_trajectory(client: Client, path: Path) -> None:
-    key = client.get("api/list?query=id:t3")["rows"][0]["key"]
+    key = client.get("api/rows")["rows"][3]["key"]
     outline = client.get(f"api/trajectory?key={key}")
     assert (outline["key"], outline["file"], outline["summary"]["id"]) == (key, 0, "t3")
-    assert [one["key"] for one in outline["family"]] == [key]
     (step,) = client.get(f"api/steps?key={key}&first=0&end=9")
     assert step["tokens"]["ids"] == [3, 4]
     raw = client.get(f"api/raw?key={key}&step=0")
-    assert raw == {"request": '{"model": "m"}', "response": "{}", "line": path.read_text().splitlines()[3]}
+    assert (raw["request"], raw["response"]) == ('{\n  "model": "m"\n}', "{}")
+    assert json.loads(raw["line"]) == json.loads(path.read_text().splitlines()[3])
     assert client.ask(f"api/raw?key={key}&step=1").status == 404
 
 
-def test_a_family_has_its_keys(served: Served, tmp_path: Path) -> None:
+def test_a_step_names_the_trajectories_that_it_opened(served: Served, tmp_path: Path) -> None:
     parent = run(0, episode_id="e\ud83d")
     child = run(1, episode_id="e\ud83d", parent_id="t0", parent_step_id="s0")
     client = served(write(tmp_path / "x.jsonl", [child, parent]))
-    keys = {row["id"]: row["key"] for row in client.get("api/list")["rows"]}
-    outline = client.get(f"api/trajectory?key={keys['t0']}")
-    assert [(one["id"], one["key"]) for one in outline["family"]] == [("t0", keys["t0"]), ("t1", keys["t1"])]
+    keys = {row["id"]: row["key"] for row in client.get("api/rows")["rows"]}
     assert client.get(f"api/steps?key={keys['t0']}")[0]["children"] == ["t1"]
 
 
@@ -215,9 +228,9 @@ def test_no_more_than_fifty_steps_at_once(served: Served, tmp_path: Path) -> Non
 def test_hostile_text_stays_text(served: Served, tmp_path: Path) -> None:
     hostile = "</script><script>alert(1)</script>\u202e\x1b[31m\ud83d" + "x" * 1_000_000
     client = served(write(tmp_path / "x.jsonl", [run(0, hostile, name=hostile[:60])]))
-    assert client.get("api/list")["rows"][0]["name"] == hostile[:60]
+    assert client.get("api/rows")["rows"][0]["name"] == hostile[:60]
     assert client.get("api/steps?key=1-1")[0]["new"][0]["parts"][0]["text"] == hostile
-    assert client.ask("api/list").headers["Content-Type"] == "application/json; charset=utf-8"
+    assert client.ask("api/rows").headers["Content-Type"] == "application/json; charset=utf-8"
 
 
 @pytest.mark.parametrize(
@@ -229,8 +242,9 @@ def test_hostile_text_stays_text(served: Served, tmp_path: Path) -> None:
         ("api/trajectory?key=1-%C2%B2", 404, "There is no trajectory"),
         ("api/steps?key=1-1&first=-1", 400, "first is '-1'"),
         ("api/steps?key=1-1&first=1e9", 400, "give a whole number"),
-        ("api/list?limit=99999999999", 400, "limit is"),
-        ("api/list?" + "a&" * 30, 400, "cannot be read"),
+        ("api/rows?since=99999999999", 400, "since is"),
+        ("api/search", 400, "where is missing"),
+        ("api/rows?" + "a&" * 30, 400, "cannot be read"),
         ("api/annotate", 405, "nothing to get"),
     ],
 )
@@ -243,9 +257,9 @@ def test_bad_requests_get_a_sentence(client: Client, asked: str, status: int, sa
 def test_a_failure_of_the_server_is_no_traceback(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client.index, "listed", None)
+    monkeypatch.setattr(client.index, "search", None)
     caplog.set_level(logging.DEBUG)
-    answer = client.ask("api/list?query=secret")
+    answer = client.ask("api/search?where=secret")
     assert answer.status == 500
     assert answer.error.startswith("The server failed: TypeError")
     assert "Traceback" not in answer.body.decode() + caplog.text
@@ -291,7 +305,7 @@ def test_notes(client: Client, path: Path) -> None:
     found = next(iter(rt.read(path)))
     assert (found.reward, found.rewards, found.metadata) == (0.75, {"style": 1.0}, {"note": "Good."})
     client.index.wait()
-    assert [row["key"] for row in client.get("api/list?query=note:good")["rows"]] == ["1-1"]
+    assert [row["key"] for row in client.get("api/rows")["rows"] if row.get("note") == "Good."] == ["1-1"]
     assert client.get("api/trajectory?key=1-1")["summary"]["reward"] == 0.75
 
 
@@ -330,8 +344,8 @@ def test_getting_writes_nothing(client: Client, path: Path) -> None:
     for name in (
         "",
         "api/info",
-        "api/list",
-        "api/aggregate",
+        "api/rows",
+        "api/search?where=reward",
         "api/trajectory?key=1-1",
         "api/annotate?key=1-1&reward=2",
     ):
@@ -467,7 +481,7 @@ def test_what_is_no_request(client: Client, data: bytes, capfd: pytest.CaptureFi
 def test_a_browser_that_goes_away(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", client.server.port)) as connection:
-            connection.sendall(f"GET /{client.token}/api/list HTTP/1.1\r\nHost: 127.0.0.1:".encode())
+            connection.sendall(f"GET /{client.token}/api/rows HTTP/1.1\r\nHost: 127.0.0.1:".encode())
     assert client.ask("api/info").status == 200
     assert capfd.readouterr().err == ""
 

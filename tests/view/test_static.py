@@ -102,12 +102,14 @@ def _raise() -> tuple[str, rt.Trajectory]:
 
 
 def test_the_page_loads_what_its_order_lists() -> None:
-    page = assets.linked_page()
-    for name in assets.names():
+    folder = Path(assets.__file__).parent / "page"
+    for name in ("page.css", "page.js"):
         found = assets.asset(name)
         assert found is not None
-        assert f'="{name}"' in page
+        assert f'="{name}"' in assets.linked_page()
+        parts = [one for one in assets.names() if one.endswith(Path(name).suffix)]
+        assert found[0].decode() == "\n".join((folder / part).read_text(encoding="utf-8") for part in parts)
     assert assets.asset("../view.py") is None
     assert assets.asset("index.html") is None
-    listed = {path.name for path in Path(assets.__file__).parent.joinpath("page").iterdir()}
+    listed = {path.name for path in folder.iterdir()}
     assert listed == {*assets.names(), "index.html", "order.txt"}

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.train import quantiles
 from rollout_trace.train.groups import groups
+from rollout_trace.train.quantiles import Numbers
 from rollout_trace.view import counted as counted_module
-from rollout_trace.view import quantiles
 from rollout_trace.view.counted import NotCounted, counted
-from rollout_trace.view.quantiles import Numbers
 from rollout_trace.view.statistics import Facts, Passes, Statistics, facts_of
 from rollout_trace.view.summary import summarize
 from tests.amount import examples

@@ -16,9 +16,8 @@ from rich.color import Color, ColorType
 import rollout_trace as rt
 from rollout_trace.view.model import Tokens
 from rollout_trace.view.numbers import of
-from rollout_trace.view.options import ShowOptions
 from rollout_trace.view.plain_text import cut, lines_of, money, one_line, seconds
-from rollout_trace.view.styles import LEFT_OUT, MARKS, THEMES, console, levels_of, theme_of
+from rollout_trace.view.styles import LEFT_OUT, MARKS, THEMES, ShowOptions, console, levels_of, theme_of
 from rollout_trace.view.terminal import NoSuchStep, Printer, show
 from tests.strategies import trajectories
 

@@ -1,10 +1,6 @@
-"use strict";
-// What many trajectories come to: the same values as the server's view/aggregate.py, for a page in one file.
-window.RT = window.RT || {};
-
+// What many trajectories come to: groups with their rewards, histograms, counts.
 RT.aggregate = (() => {
   const BINS = 20;
-  const MOST_GROUPS = 500;
   const MOST_POINTS = 2000;
 
   const known = (x) => typeof x === "number" && Number.isFinite(x);
@@ -47,7 +43,7 @@ RT.aggregate = (() => {
     for (const row of rows) {
       const name = row.group ?? row.task;
       if (name === null || name === undefined) continue;
-      if (!groups.has(name)) groups.set(name, { group: name, n: 0, rewards: [], keys: [] });
+      if (!groups.has(name)) groups.set(name, { group: name, by: row.group ?? null ? "group" : "task", n: 0, rewards: [], keys: [] });
       const group = groups.get(name);
       group.n += 1;
       group.rewards.push(row.reward ?? null);
@@ -71,8 +67,7 @@ RT.aggregate = (() => {
     points.sort((a, b) => a[0] - b[0]);
     return {
       n: rows.length,
-      groups: groups.slice(0, MOST_GROUPS),
-      n_groups: groups.length,
+      groups,
       histograms: Object.fromEntries(["reward", "tokens", "steps", "seconds", "cost"].map((name) => [name, histogram(column(name))])),
       statuses: tally(rows, (row) => [[row.status, 1]]),
       findings: tally(rows, (row) => Object.entries(row.findings)),

@@ -1,4 +1,3 @@
-"use strict";
 // The frame of the page: addresses, the bar on top, refreshing, theme, keys and errors.
 //
 // A view is registered with RT.app.route(name, view); `name` is the first part of the hash ("" is the overview):
@@ -268,8 +267,5 @@ RT.app = (() => {
   return {
     route, go, replace, hash, parse, setTitle, banner, fail, dialog, toggleTheme, start,
     get info() { return info; },
-    /** The address of the list that was last shown, and the keys of its lines in their order. */
-    listHash: "#/",
-    listKeys: [],
   };
 })();

@@ -1,7 +1,4 @@
-"use strict";
 // Small charts of many trajectories. A click on a bar, or a drag over several, calls back with the range.
-window.RT = window.RT || {};
-
 RT.charts = (() => {
   const { el, svg, number, count } = RT.dom;
   const WIDTH = 200;

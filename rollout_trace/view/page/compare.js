@@ -1,7 +1,4 @@
-"use strict";
 // Two trajectories side by side, step by step: #/compare/KEY/KEY2?step=3
-window.RT = window.RT || {};
-
 RT.compare = (() => {
   const { el, fill, count, duration, number, plural, cost } = RT.dom;
   const { known, choice, choose } = RT.shown;
@@ -14,9 +11,8 @@ RT.compare = (() => {
     return one.length === other.length ? null : n;
   }
 
-  /** How two steps differ: null, or {what: "request", "answer", "missing", token}. */
+  /** How two steps differ: null, or {what: "request" or "answer", token}. */
   function difference(one, other) {
-    if (!one || !other) return { what: "missing", token: null };
     if (JSON.stringify(one.new || []) !== JSON.stringify(other.new || []) || (one.repeated || 0) !== (other.repeated || 0)) {
       return { what: "request", token: tokenOf(one, other) };
     }
@@ -45,7 +41,12 @@ RT.compare = (() => {
       this.outlines = await Promise.all(this.keys.map((key) => RT.data.trajectory(key)));
       if (this.closed) return;
       this.pages = this.outlines.map((outline, i) => new RT.steps.Pages(this.keys[i], outline.steps));
-      this.n = Math.max(...this.outlines.map((outline) => outline.steps.length));
+      const lengths = this.outlines.map((outline) => outline.steps.length);
+      this.shared = Math.min(...lengths);
+      this.longer = lengths[0] > lengths[1] ? 0 : 1;
+      this.rest = lengths[this.longer] - this.shared;
+      // Steps that one of them has alone are one line.
+      this.n = this.shared + Math.min(1, this.rest);
       this.build();
       if (this.step !== null) this.go(this.step);
       await this.search();
@@ -95,7 +96,8 @@ RT.compare = (() => {
     }
 
     pair(i) {
-      const views = this.pages.map((pages, side) => (i < this.outlines[side].steps.length ? pages.get(i) : undefined));
+      if (i === this.shared) return this.alone(i);
+      const views = this.pages.map((pages) => pages.get(i));
       const ready = !views.includes(null);
       const found = ready ? difference(views[0], views[1]) : null;
       const sides = views.map((view, side) => this.side(view, side, i, found));
@@ -105,8 +107,15 @@ RT.compare = (() => {
         el("div", { class: "pair-label soft" }, label), el("div", { class: "pair-sides" }, sides));
     }
 
+    alone(i) {
+      const link = el("a", { href: RT.app.hash("t", [this.keys[this.longer]], { step: i }) }, plural(this.rest, "step"));
+      const note = el("div", { class: "absent soft" }, "goes on for ", link);
+      return el("section", { class: `pair other${i === this.step ? " selected" : ""}`, "aria-label": `step ${i}`, data: { pair: i } },
+        el("div", { class: "pair-label soft" }, `step ${i}: one of them has ended`),
+        el("div", { class: "pair-sides" }, [0, 1].map((side) => (side === this.longer ? note : el("div", { class: "absent soft" }, "has ended")))));
+    }
+
     side(view, side, i, found) {
-      if (view === undefined) return el("div", { class: "absent soft" }, "no such step");
       if (view === null) return RT.conversation.waiting(this.outlines[side].steps[i], this.outlines[side], this.problem);
       return RT.conversation.step(view, this.contexts[side], { marked: found ? found.token : null });
     }
@@ -118,7 +127,7 @@ RT.compare = (() => {
     }
 
     async load(i) {
-      await Promise.all(this.pages.map((pages, side) => (i < this.outlines[side].steps.length ? pages.load(i) : null)));
+      await Promise.all(this.pages.map((pages) => pages.load(i)));
     }
 
     async fetch(i) {
@@ -135,10 +144,9 @@ RT.compare = (() => {
     async search() {
       for (let i = 0; i < this.n; i += 1) {
         if (i % 50 === 0) fill(this.verdict, `comparing: ${count(i)} of ${count(this.n)} steps`);
-        await this.load(i);
+        if (i < this.shared) await this.load(i);
         if (this.closed) return;
-        const views = this.pages.map((pages, side) => (i < this.outlines[side].steps.length ? pages.get(i) : null));
-        const found = difference(views[0], views[1]);
+        const found = i < this.shared ? difference(...this.pages.map((pages) => pages.get(i))) : { what: "missing" };
         if (!found) continue;
         return void fill(this.verdict, "First difference: ",
           el("button", { class: "link", type: "button", on: { click: () => this.go(i) } }, `step ${i}`), ` (${this.says(found)})`);

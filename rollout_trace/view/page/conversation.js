@@ -1,7 +1,4 @@
-"use strict";
 // A step as a piece of the conversation: what is new in its request, its answer, and what was found about it.
-window.RT = window.RT || {};
-
 RT.conversation = (() => {
   const { el, count, duration, number, plural, cost } = RT.dom;
   const { known } = RT.shown;

@@ -1,8 +1,5 @@
-"use strict";
 // The fields that JSON leaves out because they have their default values (rollout_trace/view/model.py). Fields that are
 // None are left out as well, and stay undefined here.
-window.RT = window.RT || {};
-
 RT.defaults = (() => {
   const summary = (s) => ({
     name: "agent", status: "completed", steps: 0, calls: 0, tool_runs: 0, tool_errors: 0, rows: 0, tokens: 0, trained: 0,

@@ -1,7 +1,4 @@
-"use strict";
 // What is known of a trajectory and of a step beside what was said.
-window.RT = window.RT || {};
-
 RT.details = (() => {
   const { el, fill, count, cost, duration, number, plural, time } = RT.dom;
   const { known, json, section, terms } = RT.shown;
@@ -111,31 +108,11 @@ RT.details = (() => {
     } catch (error) {
       return void fill(element, el("div", { class: "pane-inner" }, el("p", { class: "bad", role: "alert" }, error.message)));
     }
-    const part = (title, value) => value !== null && value !== undefined && [el("h3", {}, title), json(pretty(value))];
+    const part = (title, value) => value !== null && value !== undefined && [el("h3", {}, title), json(value)];
     const bare = !known(found.request) && !known(found.response);
     fill(element, el("div", { class: "pane-inner" }, el("h2", {}, `Step ${index}, raw`),
       bare && el("p", { class: "soft" }, "The request and the answer were not kept as bytes; wrap the client with keep_bytes=True to keep them."),
       part("Request", found.request), part("Answer", found.response), part("The trajectory's line in the file", found.line)));
-  }
-
-  /** JSON with line breaks and blanks, every value written as it was; anything else as it is. */
-  function pretty(value) {
-    if (value.length > 2e6 || !/^\s*[[{]/.test(value)) return value;
-    let depth = 0;
-    const line = () => `\n${"  ".repeat(Math.max(0, depth))}`;
-    return value.replace(/"(?:[^"\\]|\\.)*"|[[{]\s*[\]}]|[{}[\],:]|\s+/g, (piece) => {
-      if (piece === "{" || piece === "[") {
-        depth += 1;
-        return piece + line();
-      }
-      if (piece === "}" || piece === "]") {
-        depth -= 1;
-        return line() + piece;
-      }
-      if (piece === ",") return piece + line();
-      if (piece === ":") return ": ";
-      return piece.trim() ? piece : "";
-    });
   }
 
   return { subtitle, findings, scores, step, about, raw };

@@ -1,6 +1,6 @@
 "use strict";
 // Makes the nodes of the page. Text goes in as text nodes alone, with what cannot be seen made visible.
-window.RT = window.RT || {};
+window.RT = {};
 
 RT.dom = (() => {
   const SVG = "http://www.w3.org/2000/svg";

@@ -1,7 +1,4 @@
-"use strict";
 // Changes the reward and the note of a trajectory, through RT.data.annotate.
-window.RT = window.RT || {};
-
 RT.edit = (() => {
   const { el, fill } = RT.dom;
   const { section } = RT.shown;

@@ -1,7 +1,4 @@
-"use strict";
 // The search inside a trajectory: over what is loaded while one types, over every step on Enter.
-window.RT = window.RT || {};
-
 RT.find = (() => {
   const { el, count, plural } = RT.dom;
 

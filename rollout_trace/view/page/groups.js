@@ -1,7 +1,4 @@
-"use strict";
 // The groups view: for each group its rewards as a strip of cells, one a trajectory.
-window.RT = window.RT || {};
-
 RT.groups = (() => {
   const { el, number, count, plural } = RT.dom;
   const MOST_CELLS = 128;
@@ -59,7 +56,7 @@ RT.groups = (() => {
     const same = group.spread === 0;
     return el("li", { class: "group", data: { key: RT.dom.text(group.group) } },
       el("div", { class: "what" },
-        el("button", { class: "link open clip", title: "Show this group's trajectories", on: { click: () => choose(group.group) } }, group.group),
+        el("button", { class: "link open clip", title: "Show this group's trajectories", on: { click: () => choose(group) } }, group.group),
         el("span", { class: "soft num", title: plural(group.n, "trajectory", "trajectories") }, count(group.n))),
       el("div", { class: "figures num" },
         el("b", {}, number(group.mean, 3)),
@@ -90,7 +87,7 @@ RT.groups = (() => {
           type: "checkbox", checked: options.differing, on: { change: (event) => change({ differing: event.target.checked }) },
         }), " only groups whose rewards differ"),
         el("span", { class: "soft num" },
-          aggregate.n_groups > groups.length ? `first ${count(groups.length)} of ${plural(aggregate.n_groups, "group")}` : plural(groups.length, "group"),
+          plural(groups.length, "group"),
           equal ? `, ${count(equal)} with all rewards equal` : "")),
       shown.length ? el("ul", {}, shown.map((group) => line(group, level, choose)))
         : el("p", { class: "empty" }, groups.length

@@ -1,7 +1,4 @@
-"use strict";
 // Messages and their parts: texts, reasoning, tool calls with their runs, media.
-window.RT = window.RT || {};
-
 RT.messages = (() => {
   const { el, count, duration } = RT.dom;
   const { known, long } = RT.shown;

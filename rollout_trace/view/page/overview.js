@@ -1,4 +1,3 @@
-"use strict";
 // The overview: the list of trajectories with its filters, or their groups, and charts of what is shown.
 (() => {
   const { el, fill, number, short, count, duration, cost, time, remembered, remember } = RT.dom;
@@ -40,7 +39,7 @@
 
   function drawFrame(element) {
     const search = el("input", {
-      class: "field search", type: "search", placeholder: "Search: words, status:error, reward:>0.5", "aria-label": "search",
+      class: "field search", type: "search", placeholder: "Search: words, or reward > 0.5 and \"timeout\" in lower(error)", "aria-label": "search",
       spellcheck: "false", autocomplete: "off", "aria-describedby": "problems", on: { input: typing, keydown: searchKey },
     });
     const view = (name, label) =>
@@ -61,8 +60,8 @@
   }
 
   function drawControls() {
-    const isTyped = document.activeElement === parts.search && parts.search.value.trim() === state.q.trim();
-    if (!isTyped) parts.search.value = state.q;
+    // What is being typed is newer than what comes.
+    if (document.activeElement !== parts.search) parts.search.value = state.q;
     for (const button of parts.views.children) {
       button.setAttribute("aria-pressed", String(button.dataset.view === state.view));
     }
@@ -95,15 +94,17 @@
     const { aggregate } = shown;
     if (RT.charts.busy()) return;
     if (!aggregate || !aggregate.n || !chartsOpen()) return void fill(parts.charts);
-    const range = (field) => (low, high, closed) => changeQuery(RT.query.setRange(state.q, field, low, high, closed));
-    const bars = (title, field, format) =>
-      RT.charts.histogram({ title, data: aggregate.histograms[field], format, choose: range(field) });
+    const range = (name, written = (x) => x) => (low, high, closed) =>
+      changeQuery(RT.search.setRange(state.q, name, written(low), written(high), closed));
+    const bars = (title, field, format) => RT.charts.histogram({
+      title, data: aggregate.histograms[field], format, choose: range(field === "steps" ? "n_steps" : field),
+    });
     const clock = sameDay(aggregate.over_time) ? (t) => time(t).slice(11) : (t) => time(t).slice(0, 10);
     fill(parts.charts, el("section", { class: "charts", "aria-label": "charts" },
       bars("Reward", "reward", number), bars("Tokens", "tokens", short), bars("Steps", "steps", short),
       bars("Time", "seconds", duration), bars("Cost", "cost", (x) => cost(x, aggregate.currency)),
       RT.charts.overTime({
-        title: "Reward over time", points: aggregate.over_time, format: clock, choose: range("started"),
+        title: "Reward over time", points: aggregate.over_time, format: clock, choose: range("started_at", (t) => new Date(t * 1000).toISOString().slice(0, 19)),
       })));
   }
 
@@ -117,7 +118,7 @@
     else if (state.view === "groups") {
       fill(parts.body, RT.groups.draw({
         aggregate, options: state, change,
-        choose: (group) => change({ q: RT.query.written("group", group, true), view: "table" }),
+        choose: ({ by, group }) => change({ q: `${by} == ${JSON.stringify(group)}`, view: "table" }),
       }));
     } else {
       fill(parts.body, RT.table.draw(list.rows, {
@@ -169,13 +170,11 @@
     const mine = ++turn;
     parts.element.setAttribute("aria-busy", "true");
     try {
-      const [list, aggregate] = await Promise.all([
-        RT.data.list({
-          query: state.q, sort: state.sort, reverse: state.reverse, limit: PAGE,
-          offset: state.view === "groups" ? 0 : state.page * PAGE,
-        }),
-        aggregateToo || !shown.aggregate ? RT.data.aggregate({ query: state.q }) : shown.aggregate,
-      ]);
+      const list = await RT.data.list({
+        query: state.q, sort: state.sort, reverse: state.reverse, limit: PAGE,
+        offset: state.view === "groups" ? 0 : state.page * PAGE,
+      });
+      const aggregate = aggregateToo || !shown.aggregate ? await RT.data.aggregate({ query: state.q }) : shown.aggregate;
       if (mine !== turn || !parts) return;
       shown = { list, aggregate };
       if (state.page && state.page >= pageCount()) {
@@ -184,9 +183,7 @@
         RT.app.replace(address(state));
         return void (await load({ aggregateToo: false }));
       }
-      RT.app.listHash = address(state);
-      RT.app.listKeys = list.rows.map((row) => row.key);
-      fill(parts.problems, [...new Set([...list.problems, ...(aggregate.problems || [])])].map((problem) => el("p", {}, problem)));
+      fill(parts.problems, list.problems.map((problem) => el("p", {}, problem)));
       RT.dom.keepFocus(parts.element, () => {
         drawControls();
         drawAggregate();
@@ -207,8 +204,11 @@
   }
 
   function searchKey(event) {
-    if (event.key === "Escape" && !parts.search.value) parts.search.blur();
-    else if (event.key === "Enter" || event.key === "ArrowDown") {
+    if (event.key === "Escape") {
+      // It leaves the box; the browser would empty it.
+      event.preventDefault();
+      parts.search.blur();
+    } else if (event.key === "Enter" || event.key === "ArrowDown") {
       event.preventDefault();
       focusLine(0);
     }
@@ -263,6 +263,7 @@
       window.clearTimeout(typed);
       const before = state;
       state = readState(query);
+      if (before.q !== state.q) parts.search.value = state.q;
       await load({ aggregateToo: before.q !== state.q });
       if (before.page !== state.page) document.getElementById("main").scrollTop = 0;
     },

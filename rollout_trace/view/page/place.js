@@ -1,7 +1,4 @@
-"use strict";
 // The places inside a trajectory, as addresses: #/t/KEY?step=12&token=3&color=entropy&pane=rows&reasoning=0&tools=0
-window.RT = window.RT || {};
-
 RT.place = (() => {
   const PANES = [["conversation", "Conversation"], ["rows", "Rows"], ["time", "Time"], ["raw", "Raw"], ["details", "Details"]];
   const COLORS = [["logprob", "logprob"], ["entropy", "entropy"], ["mask", "mask"], ["plain", "plain"]];

@@ -1,7 +1,4 @@
-"use strict";
 // The rows that training gets, as strips: which tokens were read, and which were sampled.
-window.RT = window.RT || {};
-
 RT.rows = (() => {
   const { el, count, number, plural } = RT.dom;
   const { known, section } = RT.shown;

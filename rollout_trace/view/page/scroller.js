@@ -1,9 +1,6 @@
-"use strict";
 // A list of any length, of which the part near the visible one is in the document.
 //
 // Heights are estimated until they are measured. What is at the top stays where it is while heights above it change.
-window.RT = window.RT || {};
-
 RT.scroller = (() => {
   const OVER = 500;
   const MOST = 60;

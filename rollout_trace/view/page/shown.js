@@ -1,7 +1,4 @@
-"use strict";
 // How values of a trajectory are written on the page.
-window.RT = window.RT || {};
-
 RT.shown = (() => {
   const { el, count } = RT.dom;
   const known = (value) => value !== null && value !== undefined;

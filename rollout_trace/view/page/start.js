@@ -1,3 +1,2 @@
-"use strict";
 // Last of all: every view is registered.
 RT.app.start();

@@ -1,7 +1,4 @@
-"use strict";
 // The whole steps of a trajectory, fetched in pages of at most 50 and of a bounded number of tokens.
-window.RT = window.RT || {};
-
 RT.steps = (() => {
   const STEPS = 50;
   const TOKENS = 40000;

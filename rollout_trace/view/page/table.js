@@ -1,7 +1,4 @@
-"use strict";
 // The table of trajectories: its columns, and a page of its lines.
-window.RT = window.RT || {};
-
 RT.table = (() => {
   const { el, number, short, count, duration, cost, time, plural, toneOfStatus, toneOfGrade, remembered, remember } = RT.dom;
 

@@ -1,7 +1,4 @@
-"use strict";
 // Calls, attempts, tool runs and sub-agents on a time axis, in lanes where they overlap.
-window.RT = window.RT || {};
-
 RT.timeline = (() => {
   const { el, fill, count, duration } = RT.dom;
   const { known, section } = RT.shown;

@@ -1,7 +1,4 @@
-"use strict";
 // What is known of one token: the part of the side that follows the pointer.
-window.RT = window.RT || {};
-
 RT.tokenDetail = (() => {
   const { el, fill, text, count } = RT.dom;
   const { known, nats, probability, section, terms } = RT.shown;

@@ -1,10 +1,7 @@
-"use strict";
 // The tokens of completions, coloured by what is known of each.
 //
 // A completion of any length is cut into chunks. A chunk near the visible part of the page has an element for each
 // token; one further away has its text alone, which takes the same room, so that nothing moves when they change.
-window.RT = window.RT || {};
-
 RT.tokens = (() => {
   const { el, text } = RT.dom;
   const CHUNK = 400;

@@ -1,7 +1,4 @@
-"use strict";
 // The view of a trajectory: #/t/KEY?step=12&token=3&color=entropy&pane=rows
-window.RT = window.RT || {};
-
 (() => {
   const { el, fill, count } = RT.dom;
   const { known, choice, choose, toggle } = RT.shown;

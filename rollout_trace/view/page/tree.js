@@ -1,7 +1,4 @@
-"use strict";
 // The other trajectories: those of the episode as a tree, those of the group in a list.
-window.RT = window.RT || {};
-
 RT.tree = (() => {
   const { el, number, plural, toneOfStatus } = RT.dom;
   const { known, section } = RT.shown;
@@ -45,8 +42,8 @@ RT.tree = (() => {
   async function group(outline, key) {
     const name = outline.summary.group;
     if (!known(name)) return null;
-    const found = await RT.data.list({ query: `group:"${String(name).replaceAll('"', "")}"`, sort: "index", limit: SIBLINGS });
-    const rows = found.rows.filter((row) => row.group === name);
+    const found = await RT.data.list({ query: `group == ${JSON.stringify(name)}`, sort: "index", limit: SIBLINGS });
+    const { rows } = found;
     if (rows.length < 2) return null;
     const compare = (row) => row.key !== key && el("a", {
       class: "compare", href: RT.app.hash("compare", [key, row.key]), title: `compare with ${row.name || "agent"} #${row.index ?? "-"}`,

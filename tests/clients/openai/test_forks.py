@@ -49,11 +49,14 @@ with rt.recording(kept), rt.trajectory("parent") as parent:
             call(client(), 2)
         found = {"orphans": seeds(rt.orphans()), "counted": rt.stats().orphans, "parents": seeds(parent.steps)}
         found["calls"] = rt.stats().calls
+        found["id"] = rt.Trajectory().id
         os.write(write, json.dumps({**found, "written": kept.seeds}).encode())
         os._exit(0)
     os.waitpid(child, 0)
     call(first, 3)
-print(json.dumps({"child": json.loads(os.read(read, 65536)), "parent": seeds(parent.steps), "written": kept.seeds}))
+ids = [rt.Trajectory().id for _ in range(500)]
+found = {"child": json.loads(os.read(read, 65536)), "parent": seeds(parent.steps), "written": kept.seeds, "ids": ids}
+print(json.dumps(found))
 """
 
 
@@ -89,6 +92,8 @@ def test_a_call_in_a_forked_child(forked: Any) -> None:
 def test_a_trajectory_in_a_forked_child(forked: Any) -> None:
     """A trajectory opened in a forked child is written by the child: the parent does not know of it."""
     assert forked["child"]["written"] == [[2]]
+    # Nor do the two have an id in common.
+    assert forked["child"]["id"] not in forked["ids"]
 
 
 WITH_EVERY_LOCK_HELD = """

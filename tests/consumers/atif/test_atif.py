@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace import importing
-from rollout_trace.export._atif import atif, write_atif
+from rollout_trace.export import atif, write_atif
 from rollout_trace.report import ExportReport
 from rollout_trace.train.selection import reason_left_out
 from rollout_trace.wire import PROTOCOLS

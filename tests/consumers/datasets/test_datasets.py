@@ -16,10 +16,17 @@ from page_blocks import blocks_of, run_block
 
 import rollout_trace as rt
 from rollout_trace import export
-from rollout_trace.export._arrow import arrow, dataset
-from rollout_trace.export._chat import chat, write_chat
-from rollout_trace.export._files import write_jsonl, write_parquet
-from rollout_trace.export._steps import STEP_COLUMNS, steps, write_steps
+from rollout_trace.export import (
+    STEP_COLUMNS,
+    arrow,
+    chat,
+    dataset,
+    steps,
+    write_chat,
+    write_jsonl,
+    write_parquet,
+    write_steps,
+)
 from tests.consumers import recorded
 from tests.export.extras import same_extras
 from tests.file.test_format import with_extras

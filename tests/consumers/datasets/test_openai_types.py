@@ -11,8 +11,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 import rollout_trace as rt
-from rollout_trace.export._chat import chat
-from rollout_trace.export._steps import steps
+from rollout_trace.export import chat, steps
 from tests.consumers import recorded
 
 MESSAGES: TypeAdapter[Any] = TypeAdapter(list[ChatCompletionMessageParam])

@@ -17,9 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow.parquet import ParquetFile, read_table
 
-from rollout_trace.export._arrow import arrow
-from rollout_trace.export._files import write_parquet
-from rollout_trace.export._steps import steps, write_steps
+from rollout_trace.export import arrow, steps, write_parquet, write_steps
 from tests.consumers import recorded, vllm_extras
 
 SCHEMA = {"ids": "list<int32>", "logprobs": "list<float32>", "reward": "float64", "task": "json", "name": "string"}

@@ -16,7 +16,7 @@ from tinker_cookbook.rl.types import Trajectory, TrajectoryGroup, Transition
 
 import rollout_trace as rt
 from rollout_trace import export
-from rollout_trace.export._tinker import tinker
+from rollout_trace.export import tinker
 from rollout_trace.train.groups import groups
 from tests.amount import examples
 from tests.consumers import recorded

@@ -31,6 +31,12 @@ def with_warnings(stage: Stage) -> Iterator[None]:
     yield
 
 
+def with_model(stage: Stage) -> Iterator[None]:
+    """The server that the agent of the page calls."""
+    stage.variables["MODEL_ADDRESS"] = stage.server.base_url
+    yield
+
+
 def test_start_trains_as_pasted(tmp_path: Path) -> None:
     def wanted(block: Block) -> bool:
         return block.headings[-1] in ("Record", "Export", "Train")
@@ -44,4 +50,4 @@ def test_the_page_trains_on_what_start_records(page: str, tmp_path: Path) -> Non
     record_start(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        read_page(page, folder, programs, wanted=is_run)
+        read_page(page, folder, programs, with_model, wanted=is_run)

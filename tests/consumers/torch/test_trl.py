@@ -21,9 +21,7 @@ from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_
 
 import rollout_trace as rt
 from rollout_trace import export
-from rollout_trace.export._arrow import dataset
-from rollout_trace.export._trl import trl, trl_rollout, write_trl
-from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
+from rollout_trace.export import dataset, trl, trl_dpo, trl_kto, trl_rollout, write_trl
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.amount import examples

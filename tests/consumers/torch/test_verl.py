@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from omegaconf import OmegaConf
 
 import rollout_trace as rt
-from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
+from rollout_trace.export import verl, verl_prompts, write_verl_prompts
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.amount import examples

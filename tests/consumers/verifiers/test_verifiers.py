@@ -15,7 +15,7 @@ from verifiers.v1 import WireEpisode
 
 import rollout_trace as rt
 from rollout_trace import importing
-from rollout_trace.export._verifiers import verifiers, write_verifiers
+from rollout_trace.export import verifiers, write_verifiers
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 from rollout_trace.wire import PROTOCOLS

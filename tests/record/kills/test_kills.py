@@ -6,7 +6,6 @@ processes, of these, or of both.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
@@ -21,11 +20,11 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from tests.amount import amount
-from tests.forked import Started, Starter
+from tests.forked import Started
+from tests.record.started import ROOT, starter
 
 KILLS = amount(2, 20, 200)
 WRITER_KILLS = amount(2, 12, 80)
-ROOT = Path(__file__).resolve().parents[3]
 SUFFIXES = ("", ".gz", ".zst")
 CALLS = 128
 """Requests that the program makes if it is not killed."""
@@ -124,13 +123,6 @@ def test_with_processes_that_write(seed: int, tmp_path: Path) -> None:
         assert list(found) == [] or whom == "both", said + str(found.report)
         assert not os.path.exists(f"{output}.journal")
     assert_seen_once(tmp_path / "seen", outputs)
-
-
-@functools.lru_cache
-def starter() -> Starter:
-    return Starter(
-        "import tests.record.kills.recoverer, tests.record.kills.target\ntests.record.kills.target.warm()", cwd=ROOT
-    )
 
 
 def start(program: str, args: list[str], errors: BinaryIO) -> Started:

@@ -22,7 +22,7 @@ from skyrl.train.utils.trainer_utils import validate_generator_output
 
 import rollout_trace as rt
 from rollout_trace import export
-from rollout_trace.export._skyrl import skyrl
+from rollout_trace.export import skyrl
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.amount import examples

@@ -1,0 +1,455 @@
+"""Rollouts as a stream: which of them is begun next, and which group is handed over. All in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from rollout_trace.collection.facts import key_of
+from rollout_trace.collection.items import Key, TaskItem
+from rollout_trace.collection.job import Job, Outcome
+from rollout_trace.collection.resume import Plan, after
+from rollout_trace.data.episodes import is_made_again
+from rollout_trace.train.groups import Group
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.tally import Tally
+    from rollout_trace.collection.versions import Version, Versions
+    from rollout_trace.data.trajectory import Trajectory
+
+Order: TypeAlias = Literal["ready", "tasks"]
+_LOOKS, _SECONDS = 20, 0.05
+"""How often it is looked whether the last trajectories are written, and the time between."""
+REMAKES = 3
+"""How often a rollout that is too old is made again before its group is given up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One rollout of a group, by its last attempt."""
+
+    job: Job
+    trajectory_id: str | None = None
+    """None: it has not ended. Empty: it has no trajectory, its worker was lost."""
+    trajectories: Sequence[Trajectory] = ()
+    """Its own, and those opened inside it, once they are written."""
+    outcome: Outcome | None = None
+    """None: it has not ended, or an earlier run made it."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.trajectory_id is not None and bool(self.trajectories or not self.trajectory_id)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Pending:
+    """A group that has not been handed over."""
+
+    id: str
+    runs: list[_Run]
+    left: int
+    """Runs that have not ended."""
+    remakes: int = 0
+    """How often rollouts of it were too old, and made again."""
+
+    @property
+    def is_complete(self) -> bool:
+        return all(run.is_complete for run in self.runs)
+
+
+class Known(NamedTuple):
+    """What the output holds at the beginning of a stream."""
+
+    given: frozenset[str] = frozenset()
+    """Ids of the groups that were handed over."""
+    runs: Mapping[Key, Sequence[Trajectory]] = {}
+    """The trajectories of the other rollouts."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many groups the consumer takes of one version: of more than it will take, some would be too old."""
+
+    _version: Version | None = None
+    _count: int = 0
+    _most: int | None = None
+    """Groups that were taken of one version; None while it has not changed."""
+
+    def taken(self, version: Version | None) -> None:
+        """A group was taken while the weights had this version."""
+        if self._count and version != self._version:
+            self._most = max(self._most or 1, self._count)
+            self._count = 0
+        self._version = version
+        self._count += 1
+
+    def most_open(self, max_lag: int | None) -> float:
+        """Groups that can be taken before the first of them is too old."""
+        return math.inf if max_lag is None or self._most is None else (max_lag + 1) * self._most
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Stream:
+    """The groups of a stream of tasks. Whoever makes rollouts asks ``next`` for them; the consumer takes groups."""
+
+    tasks: Iterator[TaskItem] | AsyncIterator[TaskItem]
+    in_flight: int
+    """Rollouts in complete groups that may wait for the consumer."""
+    order: Order
+    versions: Versions
+    size: int | None = None
+    """Number of tasks; None where it is not known."""
+    stale: int = 0
+    """Rollouts that were too old when they could have been handed over."""
+    dropped: int = 0
+    """Groups that were given up: a rollout of theirs was too old again and again."""
+    taken: int = 0
+    """Groups that were handed over."""
+    _plan: Plan | None = None
+    _tally: Tally | None = None
+    _known: Known = field(default_factory=Known)
+    _on_stale: Callable[[Sequence[Trajectory]], object] = id
+    _on_taken: Callable[[Group], object] = id
+    _flush: Callable[[], Awaitable[object]] = field(default=lambda: asyncio.sleep(0))
+    _open: dict[str, _Pending] = field(default_factory=dict)
+    """The groups that have not been handed over, by id, in the order of their tasks."""
+    _by_key: dict[Key, tuple[_Pending, int]] = field(default_factory=dict)
+    _ready: dict[str, _Pending] = field(default_factory=dict)
+    """Those that are complete, in the order in which they became so."""
+    _again: deque[Job] = field(default_factory=deque)
+    _new: deque[Job] = field(default_factory=deque)
+    _waiting: int = 0
+    """Rollouts of groups that have ended, and the consumer has not taken."""
+    _pace: Pace = field(default_factory=Pace)
+    _rounds: Counter[str] = field(default_factory=Counter)
+    _fetching: asyncio.Task[None] | None = None
+    _tasks_ended: bool = False
+    _failure: BaseException | None = None
+    """What the tasks, or the run, raised."""
+    _is_stopped: bool = False
+    """Whether no further rollout is begun."""
+    _has_ended: bool = False
+    """Whether the run has ended, and its failure is known."""
+    _change: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced, when the consumer is to look again."""
+    _idle: int = 0
+    """Those that wait for a rollout to make, and have not been told to look again."""
+    _wakes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    def bind(
+        self,
+        plan: Plan,
+        tally: Tally,
+        known: Known,
+        *,
+        on_stale: Callable[[Sequence[Trajectory]], object],
+        on_taken: Callable[[Group], object],
+        flush: Callable[[], Awaitable[object]],
+    ) -> None:
+        """Says what the run is, before it begins.
+
+        Args:
+            plan: the name and the settings of the rollouts, and what the output holds.
+            tally: counts what the output held, and forgets what is made again.
+            known: of the output.
+            on_stale: called with the trajectories of a rollout that was too old.
+            on_taken: called with each group that the consumer has got.
+            flush: returns when all that has ended is written, as far as it can be.
+        """
+        self._plan, self._tally, self._known, self._flush = plan, tally, known, flush
+        self._on_stale, self._on_taken = on_stale, on_taken
+
+    # For the run
+
+    async def next(self) -> Job | None:
+        """The rollout to make next, when there is room for it; None where there is none any more."""
+        while not self._is_stopped:
+            if self._has_room and not self._again:
+                self._take_tasks()
+            if self._again or self._new:
+                self._wake()  # There may be more.
+                return (self._again or self._new).popleft()
+            # What has not been taken may be too old then, and be made again.
+            if self._tasks_ended and (self.versions.max_lag is None or not self._open):
+                break
+            if self._tasks_ended and not self._ready and all(run.trajectory_id is not None for run, _ in self._runs()):
+                await self._settle()
+                continue
+            self._idle += 1
+            await self._wakes.acquire()
+        self._wake()
+        return None
+
+    async def _settle(self) -> None:
+        """Waits for what is being written. A trajectory that could not be is not waited for any more."""
+        for _ in range(_LOOKS):
+            await self._flush()
+            # That it is written is said after it is.
+            await asyncio.sleep(_SECONDS)
+            missing = [run for run, _ in self._runs() if run.trajectory_id and not run.trajectories]
+            if not missing:
+                return
+        for run in missing:
+            run.trajectory_id = ""
+            self._look(run.job.key)
+
+    def begun(self, job: Job) -> Job:
+        """An attempt begins: the job with the version of the weights."""
+        job = replace(job, policy_version=self.versions.now())
+        self._run_of(job.key).job = job
+        return job
+
+    def ended(self, outcome: Outcome) -> None:
+        """The last attempt at a rollout has ended."""
+        if outcome.key not in self._by_key or outcome.will_retry:  # Stopped before it was tried again.
+            return
+        pending, at = self._by_key[outcome.key]
+        run = pending.runs[at]
+        run.outcome, run.trajectory_id = outcome, outcome.trajectory_id
+        pending.left -= 1
+        if not pending.left:
+            self._waiting += len(pending.runs)
+        if outcome.trajectories:
+            run.trajectories = outcome.trajectories
+        self._look(outcome.key)
+
+    def written(self, trajectories: Sequence[Trajectory]) -> None:
+        """The trajectories of one attempt are in the output."""
+        for one in trajectories:
+            key = key_of(one)
+            if key in self._by_key and not is_made_again(one):
+                self._run_of(key).trajectories = trajectories
+                self._look(key)
+                return
+
+    def stop(self) -> None:
+        """No further rollout is begun."""
+        self._is_stopped = True
+        self._wake()
+        self._changed()
+
+    def end(self, failure: BaseException | None) -> None:
+        """The run has ended; what is complete can still be taken."""
+        self._failure = self._failure or failure
+        if self._fetching is not None:
+            self._fetching.cancel()
+        for pending in list(self._open.values()):
+            # What could not be written has no trajectory to give.
+            if all(run.trajectory_id is not None for run in pending.runs):
+                self._ready[pending.id] = pending
+        self._has_ended = True
+        self.stop()
+
+    @property
+    def ready(self) -> int:
+        """Complete groups that wait for the consumer."""
+        return len(self._ready)
+
+    # For the consumer
+
+    async def take(self) -> Group | None:
+        """The next group, when there is one; None at the end.
+
+        Raises:
+            Exception: what the tasks or the run raised, when all that was complete is taken.
+        """
+        while True:
+            pending = self._pick()
+            if pending is not None:
+                group = self._hand_over(pending)
+                if group.trajectories:
+                    return group
+            elif self._has_ended:
+                if self._failure is not None:
+                    raise self._failure
+                return None
+            else:
+                await self._change.wait()
+
+    def was_taken(self, group: Group) -> None:
+        """The consumer has got a group."""
+        self.taken += 1
+        self._pace.taken(self.versions.now())
+        self._on_taken(group)
+
+    def _pick(self) -> _Pending | None:
+        """A complete group that may be handed over now, none of whose rollouts is too old."""
+        if self.order == "tasks":
+            candidates: Iterable[_Pending] = list(self._open.values())
+        else:
+            # What was made again goes first: it may be too old soon.
+            candidates = sorted(self._ready.values(), key=lambda one: not one.remakes)
+        for pending in candidates:
+            if pending.id not in self._ready:
+                return None
+            stale = [run for run in pending.runs if self.versions.is_stale(run.job.policy_version)]
+            if stale:
+                self._make_again(pending, stale)
+                if self.order == "tasks" and pending.id in self._open:
+                    return None
+            elif self.order == "tasks" or not self._must_wait(pending):
+                return pending
+        return None
+
+    def _must_wait(self, candidate: _Pending) -> bool:
+        """Whether another group was too old more often, or came first, and would be so again after one more version.
+
+        Handing over the candidate brings that version nearer. Without this, a task that takes longer than others would
+        never have a group.
+        """
+        is_before = True
+        for one in self._open.values():
+            is_before = is_before and one is not candidate
+            if one.remakes > candidate.remakes - is_before and one.remakes and one.id not in self._ready:
+                for run in one.runs:
+                    if run.job.policy_version is not None and self.versions.is_stale(run.job.policy_version, after=1):
+                        return True
+        return False
+
+    def _make_again(self, pending: _Pending, stale: Sequence[_Run]) -> None:
+        is_given_up = pending.remakes >= REMAKES or self._is_stopped
+        pending.remakes += 1
+        for run in pending.runs if is_given_up else stale:
+            self.stale += 1
+            self._on_stale(run.trajectories)
+        if is_given_up:
+            self.dropped += 1
+            self._close(pending)
+        else:
+            del self._ready[pending.id]
+            self._waiting -= len(pending.runs)
+            pending.left = len(stale)
+            for run in stale:
+                self._begin_again(run)
+        self._wake()
+
+    def _begin_again(self, run: _Run) -> None:
+        assert self._tally is not None
+        assert self._plan is not None
+        if run.outcome is not None:
+            self._tally.retract(run.outcome)
+        else:
+            self._tally.add_earlier(self._plan.earlier.latest[run.job.key], by=-1)
+        self._again.append(replace(after(run.job, run.job.attempt, run.trajectory_id or None), policy_version=None))
+        run.job = self._again[-1]
+        run.trajectory_id, run.trajectories, run.outcome = None, (), None
+
+    def _hand_over(self, pending: _Pending) -> Group:
+        self._close(pending)
+        self._wake()
+        own: list[Trajectory] = []
+        inside: list[Trajectory] = []
+        for run in pending.runs:
+            for one in run.trajectories:
+                (own if one.id == run.trajectory_id else inside).append(one)
+        return Group(id=pending.id, trajectories=tuple(own), inside=tuple(inside))
+
+    def _close(self, pending: _Pending) -> None:
+        del self._open[pending.id], self._ready[pending.id]
+        self._waiting -= len(pending.runs)
+        for run in pending.runs:
+            del self._by_key[run.job.key]
+
+    # Tasks
+
+    def _take_tasks(self) -> None:
+        """Opens groups until there is a rollout to begin, or too much waits for the consumer, or the tasks end."""
+        if isinstance(self.tasks, AsyncIterator):
+            if not (self._new or self._fetching or self._tasks_ended):
+                self._fetching = asyncio.ensure_future(self._fetch(self.tasks))
+            return
+        while not (self._new or self._tasks_ended) and self._has_room:
+            try:
+                self._open_group(next(self.tasks))
+            except StopIteration:
+                self._tasks_end(None)
+            except Exception as error:
+                self._tasks_end(error)
+
+    async def _fetch(self, tasks: AsyncIterator[TaskItem]) -> None:
+        try:
+            self._open_group(await tasks.__anext__())
+        except StopAsyncIteration:
+            self._tasks_end(None)
+        except Exception as error:
+            self._tasks_end(error)
+        finally:
+            self._fetching = None
+            self._wake()
+
+    def _tasks_end(self, failure: Exception | None) -> None:
+        self._tasks_ended, self._failure = True, failure
+        if failure is None and not self._rounds:
+            self._failure = ValueError("there are no tasks in the stream of tasks: give at least one.")
+        self._changed()
+
+    def _open_group(self, item: TaskItem) -> None:
+        """Opens the group of a task: its rollouts are begun, unless the output holds them."""
+        assert self._plan is not None
+        assert self._tally is not None
+        self._rounds[item.id] += 1
+        item = replace(item, round=self._rounds[item.id])
+        samples = self._plan.samples
+        indexes = range((item.round - 1) * samples, item.round * samples)
+        jobs = [self._plan.job(item, index) for index in indexes]
+        if self.size is None:
+            self._tally.planned += len(jobs)
+        group, is_given = jobs[0].group, jobs[0].group in self._known.given
+        runs = []
+        for job in jobs:
+            known = None if is_given else self._known.runs.get(job.key)
+            facts = self._plan.earlier.latest.get(job.key)
+            if is_given or (known and not self.versions.is_stale(facts.policy_version if facts else None)):
+                if facts is not None:
+                    self._tally.add_earlier(facts)
+                own = facts.trajectory_id if facts else ""
+                version = facts.policy_version if facts else None
+                attempt = facts.attempt if facts else 1
+                job = replace(job, attempt=attempt, policy_version=version)
+                runs.append(_Run(job=job, trajectory_id=own, trajectories=known or ()))
+            else:
+                runs.append(_Run(job=job))
+                self._new.append(job)
+        if is_given:
+            return
+        left = sum(run.trajectory_id is None for run in runs)
+        self._waiting += 0 if left else len(runs)
+        pending = self._open[group] = _Pending(id=group, runs=runs, left=left)
+        self._by_key.update((run.job.key, (pending, at)) for at, run in enumerate(runs))
+        self._look(runs[0].job.key)
+
+    # What waits
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether the rollouts of a further task may begin."""
+        return self._waiting < self.in_flight and len(self._open) < self._pace.most_open(self.versions.max_lag)
+
+    def _runs(self) -> Iterator[tuple[_Run, _Pending]]:
+        return ((run, pending) for pending in self._open.values() for run in pending.runs)
+
+    def _run_of(self, key: Key) -> _Run:
+        pending, at = self._by_key[key]
+        return pending.runs[at]
+
+    def _look(self, key: Key) -> None:
+        """Sees whether the group of a rollout is complete."""
+        pending, _ = self._by_key[key]
+        if pending.is_complete:
+            self._ready[pending.id] = pending
+            self._changed()
+
+    def _wake(self) -> None:
+        """Has one of those look again that wait for a rollout to make; it wakes the next one."""
+        if self._idle:
+            self._idle -= 1
+            self._wakes.release()
+
+    def _changed(self) -> None:
+        """Has the consumer look again."""
+        change, self._change = self._change, asyncio.Event()
+        change.set()

@@ -1,0 +1,78 @@
+"""Versions of the policy's weights: which one a rollout began with, and how many there have been since."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from rollout_trace import guard
+from rollout_trace.collection import checks
+from rollout_trace.data.user_values import brief
+
+Version: TypeAlias = int | str
+
+
+class Versions:
+    """The version of the weights that answers are sampled from.
+
+    Args:
+        given: a number, a text, a function that returns one of them, or None.
+        max_lag: the most versions between the begin of a rollout and its use; None for no limit.
+
+    Raises:
+        TypeError, ValueError: they are none of these, or the limit has no number to be compared with.
+    """
+
+    def __init__(self, given: Any = None, max_lag: Any = None) -> None:
+        self._function: Callable[[], Any] | None = given if callable(given) else None
+        self._latest: Version | None = None
+        self.max_lag = None if max_lag is None else checks.whole(max_lag, "max_lag", least=0)
+        if self.max_lag is not None and given is None:
+            raise ValueError(
+                f"max_lag is {self.max_lag}, and there is no policy_version to measure it by: give policy_version=, a "
+                "number or a function that returns one."
+            )
+        if self._function is None:
+            self._latest = None if given is None else self._checked(given, "policy_version is")
+        else:
+            self.now()
+
+    def now(self) -> Version | None:
+        """The version now; None where none was given.
+
+        Raises:
+            TypeError: the function returned something else; or what it raised.
+        """
+        if self._function is not None:
+            self._latest = self._checked(self._function(), "policy_version() returned")
+        return self._latest
+
+    def of_call(self) -> Version | None:
+        """As ``now``, for the recorder: where the function fails this is logged, and the latest known one is given."""
+        try:
+            return self.now()
+        except Exception as error:
+            guard.warn_once(
+                "policy_version",
+                f"policy_version= failed during a call ({guard.describe(error)}); the step has the version before.",
+            )
+            return self._latest
+
+    def is_stale(self, began: Version | None, *, after: int = 0) -> bool:
+        """Whether a rollout that began with this version is too old now, or would be after so many more versions."""
+        if self.max_lag is None:
+            return False
+        now = self.now()
+        # Rollouts of an earlier run may have no number.
+        return not isinstance(began, int) or not isinstance(now, int) or now + after - began > self.max_lag
+
+    def _checked(self, value: Any, what: str) -> Version:
+        if isinstance(value, str) and self.max_lag is None:
+            return value
+        if not isinstance(value, bool) and hasattr(type(value), "__index__"):
+            return operator.index(value)
+        wanted = (
+            "a whole number or a text" if self.max_lag is None else "a whole number, which max_lag is compared with"
+        )
+        raise TypeError(f"{what} {brief(value)} ({type(value).__name__}); give {wanted}.")

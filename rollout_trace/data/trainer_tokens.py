@@ -1,0 +1,87 @@
+"""What a trainer computed for the tokens that a step sampled: its own logprobs, entropy, the reference's, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace._field_docs import document_fields
+from rollout_trace.data.extras import Arrays
+from rollout_trace.data.tokens import readonly
+from rollout_trace.data.user_values import brief
+
+if TYPE_CHECKING:
+    from rollout_trace.data.tokens import FloatArray
+
+_GREATEST = 1e-3
+"""The greatest logprob that is accepted: sums of rounded probabilities come out a little over 1."""
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainerTokens(Arrays):
+    """Numbers of a trainer, one for each completion token; NaN for a token that it left out (a row that was cut)."""
+
+    trainer_logprobs: FloatArray | None = None
+    """float32 [completion length], natural logarithm: the trainer's own logprob of each sampled token."""
+    entropy: FloatArray | None = None
+    """float32 [completion length], nats: of the trainer's distribution at each sampled token."""
+    reference_logprobs: FloatArray | None = None
+    """float32 [completion length], natural logarithm: logprob of each sampled token by the reference model."""
+    loss_weights: FloatArray | None = None
+    """float32 [completion length]: weight of each token in the loss, after masks and importance ratios."""
+
+
+TRAINER_VALUES = tuple(one.name for one in fields(TrainerTokens))
+
+
+def token_numbers(value: Any, name: str) -> FloatArray:
+    """One number a token as a read-only float32 array [tokens], from a list, an array or a tensor of any float type.
+
+    Raises:
+        TypeError: it is no list of numbers.
+        ValueError: it is not one-dimensional, or a number is not finite, or a logprob is above 0.
+    """
+    import numpy as np
+
+    given = value if isinstance(value, np.ndarray) else value.tolist() if hasattr(value, "tolist") else value
+    kind = type(value).__name__
+    if isinstance(given, (str, bytes, bytearray, Mapping)) or not hasattr(given, "__len__"):
+        raise TypeError(f"{name} is {brief(value)} ({kind}); give a list or an array with one number for each token.")
+    try:
+        found = np.asarray(given)
+    except ValueError:  # Lists of different lengths.
+        found = np.empty((0, 0), object)
+    if found.ndim != 1:
+        raise ValueError(f"{name} has the shape {list(found.shape)}; give one dimension, one number for each token.")
+    if found.size and found.dtype.kind not in "fiu":
+        raise TypeError(f"{name} is {brief(value)} ({kind} of {found.dtype}); give one number for each token.")
+    with np.errstate(over="ignore"):
+        numbers = found.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if len(bad):
+        at = int(bad[0])
+        raise ValueError(f"{name}[{at}] is {found[at]}; give a finite number that float32 holds.")
+    if name_of(name).endswith("logprobs") and numbers.size and numbers.max() > _GREATEST:
+        at = int(numbers.argmax())
+        raise ValueError(f"{name}[{at}] is {found[at]}; give natural logarithms of probabilities, 0 or less.")
+    array: FloatArray = readonly(numbers)
+    return array
+
+
+def name_of(place: str) -> str:
+    """The field that a place ends with: ``steps[3]['entropy']`` and ``Step.entropy`` are ``entropy``."""
+    return place.rstrip("']").replace("'", ".").rpartition(".")[2]
+
+
+def padded(values: FloatArray, length: int) -> FloatArray:
+    """float32 [length]: the numbers of the first tokens, then NaN."""
+    import numpy as np
+
+    if len(values) == length:
+        return values
+    whole = np.full(length, np.nan, np.float32)
+    whole[: len(values)] = values
+    array: FloatArray = readonly(whole)
+    return array

@@ -1,0 +1,185 @@
+"""Compares a trainer's logprobs with those the engine sampled by: ratio and divergence, where they differ, and why.
+
+With ``d = trainer_logprobs - logprobs`` of a sampled token the importance ratio is ``exp(d)``. Tokens were sampled
+from the engine's distribution, so ``k1 = mean(-d)`` and ``k3 = mean(exp(d) - 1 - d)`` estimate KL(engine || trainer),
+k3 with less variance and never below 0 (http://joschu.net/blog/kl-approx.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from rollout_trace._field_docs import document_fields
+from rollout_trace.data.trajectory import each_trajectory
+from rollout_trace.train.mismatch_causes import Cause, Compared, causes_of
+from rollout_trace.train.selection import n_sampled
+from rollout_trace.train.shaping import constrained
+from rollout_trace.train.token_roles import token_roles
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
+
+    Numbers: TypeAlias = npt.NDArray[np.float64]
+
+_POSITIONS = (1, 4, 16, 64, 256, 1024, 4096)
+"""Ends of the ranges of positions in a completion; the last is open."""
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MismatchPart:
+    """Figures of some of the tokens."""
+
+    value: str
+    """What they have in common: ``4-15`` of ``position``, ``tool call`` of ``role``, ..."""
+    tokens: int
+    """Number of tokens."""
+    ratio: float
+    """Mean of the trainer's probability divided by the engine's; 1.0 where they agree."""
+    k1: float
+    """Estimate of KL(engine || trainer), nats: mean of ``-d``."""
+    k3: float
+    """Estimate of KL(engine || trainer), nats: mean of ``exp(d) - 1 - d``."""
+    mean_difference: float
+    """Mean of ``|d|``, nats."""
+    greatest_difference: float
+    """Greatest ``|d|``, nats."""
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """What ``rt.mismatch()`` found."""
+
+    steps: int
+    """Number of steps with logprobs of both sides."""
+    steps_left_out: int
+    """Number of sampled steps that lack the engine's logprobs or the trainer's."""
+    whole: MismatchPart | None
+    """Of all tokens; None where no step has logprobs of both sides."""
+    parts: dict[str, tuple[MismatchPart, ...]]
+    """The same by ``position`` in the completion, ``turn`` (place of the step in its trajectory), ``role``,
+    ``policy_version``, ``engine`` and ``constrained`` (by which grammar)."""
+    causes: tuple[Cause, ...]
+    """What explains the difference, the surest first; empty where there is none to explain."""
+
+
+def mismatch(trajectories: Trajectory | Iterable[Trajectory], *, trainer_version: int | None = None) -> Mismatch:
+    """Compares what a trainer computed (``Step.trainer_logprobs``) with what the engine sampled by (``Step.logprobs``).
+
+    Args:
+        trajectories: whose steps have both: ``rt.annotate`` and ``rt.trainer_report`` note a trainer's logprobs.
+        trainer_version: number of the weights that the trainer computed with; None: the newest ``policy_version``.
+
+    Raises:
+        TypeError: something else than a trajectory is given.
+    """
+    import numpy as np
+
+    found: list[Compared] = []
+    left_out = 0
+    for trajectory in each_trajectory(trajectories):
+        compared = list(_compared(trajectory))
+        found += compared
+        sampled = [step for step in trajectory.steps if step.status == "ok" and n_sampled(step)]
+        left_out += sum(not _has_both(step) for step in sampled)
+    if not found:
+        return Mismatch(steps=0, steps_left_out=left_out, whole=None, parts={}, causes=())
+    difference = np.concatenate([one.difference for one in found])
+    return Mismatch(
+        steps=len(found),
+        steps_left_out=left_out,
+        whole=_part("all", difference),
+        parts={name: tuple(_parts(keys, difference)) for name, keys in _keys(found).items()},
+        causes=tuple(causes_of(found, trainer_version)),
+    )
+
+
+def _compared(trajectory: Trajectory) -> Iterator[Compared]:
+    """The steps of a trajectory with logprobs of both sides."""
+    having = [(turn, step) for turn, step in enumerate(trajectory.steps) if _has_both(step)]
+    row_of, drifted = _rows(trajectory) if having else ({}, frozenset())
+    for turn, step in having:
+        assert step.logprobs is not None
+        assert step.trainer_logprobs is not None
+        row = row_of.get(step.id, f"trajectory {trajectory.id}")
+        yield Compared(step, turn, row, step.id in drifted, step.logprobs, step.trainer_logprobs)
+
+
+def _has_both(step: Step) -> bool:
+    return step.trainer is not None and step.trainer_logprobs is not None and step.logprobs is not None
+
+
+def _rows(trajectory: Trajectory) -> tuple[dict[str, str], frozenset[str]]:
+    """The name of each step's training row, and the steps in rows that begin with a drift."""
+    rows = trajectory.sequences()
+    begin = {one.step_id for one in rows.report.drift}
+    names = {step: f"row {at} of trajectory {trajectory.id}" for at, row in enumerate(rows) for step in row.step_ids}
+    return names, frozenset(step for row in rows if row.step_ids[0] in begin for step in row.step_ids)
+
+
+def _keys(found: list[Compared]) -> dict[str, list[str]]:
+    """For each token, the part that it belongs to."""
+    keys: dict[str, list[str]] = {name: [] for name in _PARTS}
+    for one in found:
+        places = one.places.tolist()
+        roles = token_roles(one.step)
+        keys["position"] += map(_range, places)
+        keys["role"] += [roles[place] for place in places]
+        same = {
+            "turn": str(one.turn),
+            "policy_version": "unknown" if one.step.policy_version is None else str(one.step.policy_version),
+            "engine": one.step.engine or "unknown",
+            "constrained": constrained(one.step) or "no",
+        }
+        for name, value in same.items():
+            keys[name] += [value] * len(places)
+    return keys
+
+
+_PARTS = ("position", "turn", "role", "policy_version", "engine", "constrained")
+
+
+def _range(place: int) -> str:
+    begin = 0
+    for end in _POSITIONS:
+        if place < end:
+            return str(begin) if end - begin == 1 else f"{begin}-{end - 1}"
+        begin = end
+    return f"{begin}-"
+
+
+def _parts(keys: list[str], difference: Numbers) -> Iterator[MismatchPart]:
+    """The parts, in the order of numbers where their values are numbers."""
+    import numpy as np
+
+    labels = np.asarray(keys, object)
+    for value in sorted(set(keys), key=_order):
+        yield _part(value, difference[labels == value])
+
+
+def _order(value: str) -> tuple[bool, int, str]:
+    first = value.partition("-")[0]
+    return (False, int(first), "") if first.isdecimal() else (True, 0, value)
+
+
+def _part(value: str, difference: Numbers) -> MismatchPart:
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        ratios = np.exp(difference)
+    return MismatchPart(
+        value=value,
+        tokens=len(difference),
+        ratio=float(ratios.mean()),
+        k1=float(-difference.mean()),
+        k3=float((ratios - 1 - difference).mean()),
+        mean_difference=float(np.abs(difference).mean()),
+        greatest_difference=float(np.abs(difference).max()),
+    )

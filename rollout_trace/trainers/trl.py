@@ -1,0 +1,106 @@
+"""TRL: an agent as the ``rollout_func`` of ``trl.GRPOTrainer``: TRL 1.16, ``trl/trainer/grpo_trainer.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+from rollout_trace.export import trl_rollout
+from rollout_trace.report import ExportReport
+from rollout_trace.trainers.feed import Feed
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Unpack
+
+    from rollout_trace.collection.collect import Agent, Reward
+    from rollout_trace.collection.rollouts import RolloutOptions
+
+
+def rollout_func(
+    agent: Agent,
+    *,
+    reward: Reward | None = None,
+    output: str | os.PathLike[str] | None = None,
+    in_flight: int = 32,
+    several: Literal["raise", "longest"] = "longest",
+    **options: Unpack[RolloutOptions],
+) -> RolloutFunc:
+    """Makes the ``rollout_func`` of ``trl.GRPOTrainer`` of an agent, which is run ``num_generations`` times a prompt.
+
+    The agent's task is the prompt, as it is in the dataset. Its model is the server that TRL sends the weights to. What
+    it does is recorded; TRL gets the sampled ids with their logprobs, and the rewards. Give ``recorded_reward`` to the
+    trainer as its reward function.
+
+    Args:
+        agent: as for ``rt.rollouts``.
+        reward: as for ``rt.rollouts``; its ``task`` is the prompt.
+        output: a new file, folder or address for the rollouts; None: they are not kept.
+        in_flight: rollouts at the same time.
+        several: for a run with several rows (drift, sub-conversations), of which TRL takes one: ``longest``: the one
+            with the most sampled tokens; ``raise``.
+        options: the other arguments of ``rt.rollouts``; ``engine`` is ``vllm``.
+
+    Returns:
+        The function. ``policy_version`` of each step is the trainer's ``global_step``. A run that failed, or from which
+        nothing was sampled, is a row that nothing is learnt from, without a reward; its group's baseline leaves it out.
+        What TRL has no place for is counted in ``report``.
+
+    Raises:
+        TypeError, ValueError, OSError, ImportError: an argument is wrong; before any rollout.
+    """
+    given = {"engine": "vllm", "reward": reward, "output": output, "in_flight": in_flight, **options}
+    return RolloutFunc(agent, given, several)
+
+
+def recorded_reward(reward: Sequence[float | None], **others: Any) -> list[float | None]:
+    """The reward function for the trainer: the recorded rewards, None where a run was not scored."""
+    return list(reward)
+
+
+class RolloutFunc:
+    """What ``rollout_func`` makes."""
+
+    def __init__(self, agent: Any, options: dict[str, Any], several: Literal["raise", "longest"]) -> None:
+        self.report = ExportReport()
+        """What TRL has no place for, over all steps."""
+        self._step = 0
+        self._agent = agent
+        self._options = {"progress": False, **options, "policy_version": lambda: self._step}
+        self._several = several
+        self._feeds: dict[int, Feed] = {}
+        """By the rollouts of a prompt: those of an evaluation may be others."""
+        # What is wrong with the arguments is said here, not in the trainer's first step.
+        self._feed(1).close()
+        self._feeds.clear()
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
+        """The columns of the rollouts of these prompts, for TRL."""
+        self._step = trainer.state.global_step
+        samples = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        tasks = list(prompts[::samples])
+        if len(prompts) % samples or any(prompt != tasks[at // samples] for at, prompt in enumerate(prompts)):
+            raise ValueError(
+                f"rollout_func got {len(prompts)} prompts, which are no groups of {samples} equal ones: "
+                "make per_device_train_batch_size times steps_per_generation a multiple of num_generations."
+            )
+        groups = self._feed(samples).make(tasks)
+        missing = [group.id for group in groups if len(group.trajectories) != samples]
+        if missing:
+            raise RuntimeError(
+                f"rollouts of {missing[0]!r} have no trajectory: their process was lost, or a write failed."
+            )
+        runs = chain.from_iterable(group.trajectories for group in groups)
+        return trl_rollout(runs, several=self._several, failed="mask", report=self.report)
+
+    def close(self) -> None:
+        """Ends the rollouts, when training has ended; the end of the program does the same."""
+        for feed in self._feeds.values():
+            feed.close()
+
+    def _feed(self, samples: int) -> Feed:
+        if samples not in self._feeds:
+            self._feeds[samples] = Feed(self._agent, samples=samples, **self._options)
+        return self._feeds[samples]

@@ -1,0 +1,166 @@
+"""``trainers.trl``: the real GRPOTrainer takes steps on rollouts of an agent that is only a function."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from openai import OpenAI
+
+import rollout_trace as rt
+from rollout_trace import export
+from rollout_trace.report import ExportReport
+from rollout_trace.trainers import trl
+from tests.consumers import recorded
+from tests.consumers.torch import example
+
+STEPS = 3
+
+pytestmark = [  # of the trainer itself
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings_of_torch() -> Iterator[None]:
+    with example.settings_of_torch():
+        yield
+
+
+@pytest.fixture(scope="module")
+def grpo() -> Any:
+    return example.load("grpo_trl")
+
+
+def advantages_of(runs: list[rt.Trajectory]) -> tuple[list[rt.Trajectory], list[float | None]]:
+    """The runs of a group with their advantages, by ``rt.groups``."""
+    (group,) = rt.groups(runs)
+    return list(group.trajectories), group.advantages()
+
+
+def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With runs that fail, sub-agents, and runs of several rows: each row is what the server was asked and said."""
+    monkeypatch.setattr(grpo, "WARM_UP_STEPS", 30)
+    monkeypatch.setattr(grpo, "ROLLOUTS", 4)
+    tokenizer = grpo.make_tokenizer()
+    model = grpo.make_model(tokenizer, 0)
+    grpo.warm_up(model, tokenizer, 0)
+    policy, drawers = grpo.Policy(model, deepcopy(model).eval()), dict(zip(grpo.DRAWERS, grpo.THINGS, strict=True))
+    batches: list[dict[str, Any]] = []
+    rewarded: list[dict[str, Any]] = []
+
+    class Watched(grpo.GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batches.append(super()._generate_and_score_completions(inputs))
+            return batches[-1]
+
+    def reward(**given: Any) -> list[float | None]:
+        rewarded.append(given)
+        return trl.recorded_reward(**given)
+
+    monkeypatch.setattr(grpo, "GRPOTrainer", Watched)
+    monkeypatch.setattr(grpo, "recorded_reward", reward)
+    with grpo.serve(policy.served, tokenizer) as server, OpenAI(base_url=server.base_url, api_key="none") as client:
+
+        def agent(prompt: Any, rollout: rt.Rollout) -> str:
+            assert prompt[-1]["content"].startswith("drawer ")
+            fate = random.Random(f"{rollout.group}/{rollout.index}").random()
+            if fate < 0.1:
+                raise RuntimeError("before its first call")
+            with rt.trajectory("helper"):
+                grpo.solve(client, prompt, drawers, 10**6 + rollout.index)
+            answer, _ = grpo.solve(client, prompt, drawers, rollout.index)
+            if fate < 0.2:
+                raise RuntimeError("after its calls")
+            if fate < 0.4:
+                grpo.solve(client, [*prompt, {"role": "user", "content": "pen"}], drawers, rollout.index)
+            return str(answer)
+
+        def grade(task: Any, result: str, trajectory: rt.Trajectory) -> float:
+            return float(result == drawers[task[-1]["content"][-1]]) + len(trajectory.steps) / 10
+
+        func = trl.rollout_func(agent, reward=grade, output=tmp_path / "rollouts.jsonl")
+        monkeypatch.setattr(grpo, "rollout_func_of", lambda client, seed: func)
+        trainer = grpo.make_trainer(client, policy, tokenizer, STEPS, 0, tmp_path)
+        trainer.train()
+        func.close()
+    runs = {run.id: run for run in rt.read(tmp_path / "rollouts.jsonl")}
+    outer = [run for run in runs.values() if run.parent_id is None]
+    assert len(outer) == STEPS * 4 * len(grpo.DRAWERS)
+    assert {"completed", "failed"} == {run.status for run in outer}
+    kinds = {len(run.sequences()) for run in outer}
+    assert {0, 1, 2} <= kinds
+    for step, (batch, given) in enumerate(zip(batches, rewarded, strict=True)):
+        ids = given["trajectory_id"]
+        assert len(set(ids)) == 4 * len(grpo.DRAWERS)
+        groups = [ids[at : at + 4] for at in range(0, len(ids), 4)]
+        assert all(len({runs[one].group_id for one in group}) == 1 for group in groups)
+        for at, name in enumerate(ids):
+            run = runs[name]
+            assert run.task is not None
+            assert given["prompts"][at] == run.task.data
+            assert {one.policy_version for one in run.steps} <= {step}
+            there = batch["completion_mask"][at].bool()
+            completion = batch["completion_ids"][at][there].tolist()
+            trained = batch["tool_mask"][at][there].bool().tolist()
+            if run.status == "failed":
+                assert (completion, trained, given["reward"][at]) == ([0], [False], None)
+                assert batch["advantages"][at] == 0
+                continue
+            row = max(run.sequences(), key=lambda one: int(one.loss_mask.sum()))
+            cut = row.prompt_length
+            assert row.logprobs is not None
+            assert completion == row.token_ids[cut:].tolist()
+            assert trained == row.loss_mask[cut:].astype(bool).tolist()
+            assert np.array_equal(batch["sampling_per_token_logps"][at][there].numpy(), row.logprobs[cut:])
+            assert given["reward"][at] == run.reward
+        for group in groups:
+            for run, expected in zip(*advantages_of([runs[one] for one in group]), strict=True):
+                assert batch["advantages"][ids.index(run.id)] == pytest.approx(expected or 0, abs=1e-3)
+    for logs in trainer.state.log_history:
+        if "reward" in logs:
+            assert grpo.ratios(logs) == pytest.approx((1, 1), abs=1e-3)
+    assert func.report.noted["runs that failed, as rows that nothing is learnt from"] == sum(
+        run.status == "failed" for run in outer
+    )
+    assert func.report.dropped["steps left out: of other sequences"] >= len(kinds) - 2
+
+
+def test_failed_runs_are_rows_without_a_loss() -> None:
+    runs = recorded.tool_agent()
+    runs[0].status = "failed"
+    report = ExportReport()
+    found = export.trl_rollout(runs, failed="mask", report=report)
+    kept = export.trl_rollout(runs, report=ExportReport())
+    assert (found["completion_ids"][0], found["env_mask"][0], found["logprobs"][0]) == ([0], [0], [0.0])
+    assert found["prompt_ids"][0] == kept["prompt_ids"][0]
+    assert [one[1:] for one in found.values()] == [one[1:] for one in kept.values()]
+    with pytest.raises(ValueError, match="failed='drop': expected 'keep' or 'mask'"):
+        export.trl_rollout(runs, failed="drop")  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_is_said_at_once(tmp_path: Path, grpo: Any) -> None:
+    with pytest.raises(TypeError, match="the agent is 3"):
+        trl.rollout_func(3)
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps({}) + "\n")
+    with pytest.raises(FileExistsError, match=r"rollouts\.jsonl holds something"):
+        trl.rollout_func(len, output=tmp_path / "rollouts.jsonl")
+
+    class Trainer:
+        num_generations = 2
+        model = grpo.make_model(grpo.make_tokenizer(), 0)
+
+        class state:
+            global_step = 0
+
+    with pytest.raises(ValueError, match="3 prompts, which are no groups of 2"):
+        trl.rollout_func(len)(["a", "a", "b"], Trainer)
+    with pytest.raises(ValueError, match="4 prompts, which are no groups of 2"):
+        trl.rollout_func(len)(["a", "b", "b", "b"], Trainer)
