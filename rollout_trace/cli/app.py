@@ -25,7 +25,7 @@ COMMANDS = {
     "import": "Write what other tools have recorded as trajectories.",
     "ls": "List trajectories: all, the first, the last, those that come.",
     "merge": "Write several files as one: notes folded in, doubles dropped.",
-    "mismatch": "Compare a trainer's logprobs with the engine's, and name the cause.",
+    "mismatch": "Compare a trainer's logprobs with the engine's.",
     "query": "Say how DuckDB asks files in SQL.",
     "recover": "Show, or write, what dead processes left in their journals.",
     "run": "Run a program and record its calls.",

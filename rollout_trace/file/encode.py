@@ -13,6 +13,7 @@ from rollout_trace import credentials
 from rollout_trace._threads import give_way, in_slices
 from rollout_trace.data.extras import JSONText
 from rollout_trace.data.model import STORED, Step
+from rollout_trace.data.trainer_tokens import TrainerTokens
 from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.exchanges import encode_exchanges
@@ -162,7 +163,7 @@ def _tokens(step: Step, tokens: DistinctTokens, stored: tuple[Any, ...]) -> dict
             )
         plain = texts.plain()
         record["texts"] = texts.get() if plain is None else plain
-    if step.trainer is not None:
+    if isinstance(step.trainer, TrainerTokens):
         check_trainer(step, sampled)
     return record
 

@@ -21,13 +21,13 @@ from rollout_trace import guard
 from rollout_trace.data import model
 from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue
+from rollout_trace.data.trainer_tokens import TrainerTokens
 from rollout_trace.data.trajectory import ForkedFrom, Trajectory
 from rollout_trace.file.extras import trainer_json
 from rollout_trace.file.plain import OPTIONS, body_record, dumps, milliseconds, time_text
 from rollout_trace.file.records import FACTS, SCHEMA
 
 if TYPE_CHECKING:
-    from rollout_trace.data.trainer_tokens import TrainerTokens
     from rollout_trace.file.records import Rows
 
 Given: TypeAlias = "tuple[int | None, Rows | None, Rows | None, dict[str, Any]]"
@@ -134,8 +134,8 @@ def _advantage(value: Any, level: int) -> Raw | None:
     return _number(value, level)
 
 
-def _trainer(value: TrainerTokens, level: int) -> Raw | None:
-    found = trainer_json(value)
+def _trainer(value: Any, level: int) -> Raw | None:
+    found = trainer_json(value) if isinstance(value, TrainerTokens) else value
     return Raw(dumps(found)) if found else None
 
 

@@ -23,7 +23,7 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     assert "0 fine, 1 something was found, 2 it could not be done" in done.out
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS, "--schema", "--versions"} - {"run"}))
+@pytest.mark.parametrize("name", sorted({*COMMANDS, "--schema", "--versions"} - {"query", "run"}))
 def test_each_command_has_help_json_and_exit_codes(name: str, tmp_path: Path) -> None:
     done = command(tmp_path, name, "-h")
     assert done.code == 0

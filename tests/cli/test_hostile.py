@@ -100,6 +100,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "head": ["{file}"],
     "ls": ["{file}"],
     "merge": ["{file}", "-o", "out.jsonl"],
+    "mismatch": ["{file}"],
     "show": ["{file}"],
     "split": ["{file}", "-o", "out-folder", "-n", "2"],
     "stats": ["{file}"],

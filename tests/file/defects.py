@@ -231,6 +231,11 @@ DEFECTS: dict[str, tuple[bytes, str, str | None]] = {
     "latency": (with_value("steps.0.latency_ms", -1), "negative-number", "$.steps[0].latency_ms"),
     "usage": (with_value("steps.0.usage.output", 9), "usage-output", "$.steps[0].usage.output"),
     "advantages": (with_value("steps.0.advantage", [1.0]), "advantage-length", "$.steps[0].advantage"),
+    "trainer": (
+        with_value("steps.0.trainer", {"entropy": {"dtype": "float32", "shape": [9], "data": "AAAA" * 12}}),
+        "trainer-length",
+        "$.steps[0].trainer.entropy",
+    ),
     "media-gone": (
         with_value("media", {"mark": "rollout-trace-media"}).replace(
             b"2 + 2?", b"rollout-trace-media(sha256=%s;bytes=1024;as=base64)" % (b"a" * 64)

@@ -29,7 +29,8 @@ from rollout_trace.data.model import (
 )
 from rollout_trace.data.rows import RowStore
 from rollout_trace.data.tokens import TokenStore
-from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.data.trainer_tokens import TRAINER_VALUES
+from rollout_trace.data.trajectory import ForkedFrom, Trajectory
 from rollout_trace.file import records as schema
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
@@ -41,6 +42,7 @@ TEXTS = FIXTURE.with_name("rollout-trace-1-texts.jsonl")
 """Added after those: the texts of tokens."""
 EXCHANGES = FIXTURE.with_name("rollout-trace-1-exchanges.jsonl")
 EXACT = FIXTURE.with_name("rollout-trace-1-exact-turns.jsonl")
+FORK = FIXTURE.with_name("rollout-trace-1-fork.jsonl")
 """Added after those: a cassette."""
 
 
@@ -372,6 +374,23 @@ def test_a_file_with_exact_turns_stays_readable() -> None:
     assert encode(with_exact_turns()) == EXACT.read_bytes()
 
 
+def with_a_fork() -> Trajectory:
+    """A run that went on from another, with what a trainer computed. What its fixture holds."""
+    ids: dict[str, Any] = {"prompt_token_ids": [1, 2], "completion_token_ids": [3, 4], "token_source": "engine"}
+    step = Step(id="f0.0", call_id="f0", status="cached", **ids)
+    for at, name in enumerate(TRAINER_VALUES):
+        setattr(step, name, [-0.5 * at, -0.25])
+    origin = ForkedFrom(id="t5", step=1, difference="call 2 of 3 differs")
+    return Trajectory(id="t6", episode_id="t6", steps=[step], environment={}, forked_from=origin)
+
+
+def test_a_file_with_a_fork_stays_readable() -> None:
+    """Written once by the first version that had them, and never again."""
+    (found,) = read(FORK)
+    assert found == with_a_fork()
+    assert encode(with_a_fork()) == FORK.read_bytes()
+
+
 def test_the_fixtures_fill_every_field() -> None:
     line = json.loads(FIXTURE.read_text(encoding="utf-8").splitlines()[0])
     extras = json.loads(EXTRAS.read_text(encoding="utf-8"))
@@ -383,9 +402,12 @@ def test_the_fixtures_fill_every_field() -> None:
     assert set().union(*(one["request"] for one in cassette["exchanges"])) == set(
         definitions["RequestRecord"]["properties"]
     )
-    assert set(line) | set(extras) | set(cassette) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
+    fork = json.loads(FORK.read_text(encoding="utf-8"))
+    assert set(line) | set(extras) | set(cassette) | set(fork) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
     exact = json.loads(EXACT.read_text(encoding="utf-8"))
-    steps = set().union(*line["steps"], *extras["steps"], *exact["steps"])
+    steps = set().union(*line["steps"], *extras["steps"], *exact["steps"], *fork["steps"])
+    assert set(fork["steps"][0]["trainer"]) == set(definitions["TrainerRecord"]["properties"])
+    assert set(fork["forked_from"]) == set(definitions["ForkedFrom"]["properties"])
     files = (line, extras, texts)
     tokens = set().union(*(step["tokens"] for one in files for step in one["steps"] if "tokens" in step))
     assert tokens == set(definitions["TokensRecord"]["properties"])
