@@ -403,7 +403,9 @@ def test_the_fixtures_fill_every_field() -> None:
         definitions["RequestRecord"]["properties"]
     )
     fork = json.loads(FORK.read_text(encoding="utf-8"))
-    assert set(line) | set(extras) | set(cassette) | set(fork) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
+    assert set(line) | set(extras) | set(cassette) | set(fork) == set(definitions["TrajectoryRecord"]["properties"]) - {
+        "media"
+    }
     exact = json.loads(EXACT.read_text(encoding="utf-8"))
     steps = set().union(*line["steps"], *extras["steps"], *exact["steps"], *fork["steps"])
     assert set(fork["steps"][0]["trainer"]) == set(definitions["TrainerRecord"]["properties"])

@@ -12,9 +12,10 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.clients import detect
+from rollout_trace.clients.loopback import server as loopback_server
 from rollout_trace.clients.loopback.messages import ConnectionCut, Response, json_response
 from rollout_trace.clients.loopback.server import HTTPServer
-from rollout_trace.testing import RequestRecord, ScriptedServer, _http
+from rollout_trace.testing import RequestRecord, ScriptedServer
 from rollout_trace.testing._delivery import Holds
 from tests.clients.either import Kind, done, drive
 from tests.clients.openai.harness import CHAT
@@ -228,7 +229,7 @@ def test_a_loop_that_waits_for_its_server_has_ids_at_once(kind: Kind, monkeypatc
         for _ in range(3):
             with pytest.raises(openai.APIConnectionError):
                 await chat(client)
-        monkeypatch.setattr(_http, "HTTPServer", SamePort)
+        monkeypatch.setattr(loopback_server, "HTTPServer", SamePort)
         server.start()
         await chat(client)
 
