@@ -15,7 +15,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, Step, ToolCall
-from rollout_trace.train.token_roles import token_roles
+from rollout_trace.train.mismatch import token_roles
 from tests.data.model.qwen2 import Qwen2, log_softmax
 
 if TYPE_CHECKING:
