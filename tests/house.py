@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11150, 44),
     "file": (10300, 35),
     "record": (8600, 28),
-    "clients": (8300, 32),
+    "clients": (8630, 33),
     "process": (2950, 17),
     "train": (2850, 12),
     "integration": (750, 6),

@@ -69,7 +69,7 @@ class LoopbackExchange(HTTPExchange):
         credentials.remember_request(self.headers, urlsplit(self.url).query)
 
     def _read(self, response: Any) -> bytes | None:
-        content = b"".join(chunk for chunk, _ in _chunks(response))
+        content = whole_body(response)
         response.stream, response.parts = None, (content,)
         response.length = None
         return content
@@ -125,6 +125,19 @@ def _chunks(response: Response) -> Generator[tuple[bytes, bool], None, None]:
             yield part, number == len(response.parts)
         else:
             part()
+
+
+def whole_body(response: Response) -> bytes:
+    """Reads the body of an answer to its end, in place of sending it.
+
+    Raises:
+        ConnectionCut: it has none.
+    """
+    try:
+        return b"".join(chunk for chunk, _ in _chunks(response))
+    finally:
+        for action in response.after:
+            action()
 
 
 def _length(response: Response) -> int | None:
