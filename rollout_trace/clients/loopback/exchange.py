@@ -116,9 +116,11 @@ def _recorded(call: Call, response: Response) -> Generator[bytes, None, None]:
 def _chunks(response: Response) -> Generator[tuple[bytes, bool], None, None]:
     """The pieces of the body, and whether each is known to be the last one."""
     if response.stream is not None:
+        left = response.length
         with closing(response.stream) as stream:
             for chunk in stream:
-                yield chunk, False
+                left = None if left is None else left - len(chunk)
+                yield chunk, left == 0
         return
     for number, part in enumerate(response.parts, 1):
         if isinstance(part, bytes):
