@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11150, 44),
     "file": (10300, 35),
     "record": (8600, 28),
-    "clients": (8630, 33),
+    "clients": (8660, 33),
     "process": (2950, 17),
     "train": (2850, 12),
     "integration": (750, 6),
@@ -45,7 +45,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "importing": (7400, 38),
     "export": (7950, 46),
     "view": (9650, 55),
-    "testing": (9150, 43),
+    "testing": (9200, 44),
     "cli": (4175, 35),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
