@@ -292,10 +292,12 @@ def test_install(session: nox.Session) -> None:
     pytest(session, "dev", "tests/install")
 
 
-@task("test-clis", "dev")
+@task("test-clis", "dev", "agents-litellm")
 def test_clis(session: nox.Session) -> None:
     """Claude Code and Codex from npm, run against our servers; their transcripts are what was asked. 1.4 GB."""
     pytest(session, "dev", "tests/clis")
+    # Where the translator of their protocols is.
+    pytest(session, "agents-litellm", "tests/clis/test_ids.py")
 
 
 @task("test-more", "dev")

@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11250, 45),
     "file": (10550, 35),
     "record": (8650, 28),
-    "clients": (8300, 32),
+    "clients": (8700, 33),
     "process": (2950, 17),
     "train": (3750, 16),
     "integration": (750, 6),
@@ -46,7 +46,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "export": (7300, 36),
     "trainers": (200, 3),
     "view": (8100, 40),
-    "testing": (9600, 45),
+    "testing": (9650, 46),
     "cli": (3800, 24),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""

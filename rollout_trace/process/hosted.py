@@ -109,7 +109,7 @@ async def run_program(
         raise ValueError(f"rt.run_program({command!r:.80}): expected a list with a program and its arguments.")
     known = program_of(command, cli)
     here = scope.here()
-    if here is not None and here.is_open:
+    if children.for_children or (here is not None and here.is_open):
         return await _run(command, known, here, cwd, env, input)
     name = known.name if known is not None else os.path.basename(command[0])
     async with context.trajectory(name) as opened:
@@ -119,7 +119,7 @@ async def run_program(
 async def _run(
     command: Sequence[str],
     known: Program | None,
-    trajectory: Trajectory,
+    trajectory: Trajectory | None,
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str] | None,
     given: str | None,

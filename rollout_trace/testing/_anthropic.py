@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollout_trace.clients.loopback.messages import Response, json_bytes
+from rollout_trace.clients.loopback.messages import Response, anthropic_error, json_bytes
 
 from ._api import Api, Ask, Row, Turn, arguments_object
 from ._delivery import BREAKS, Delivery, sse
@@ -13,23 +13,8 @@ from ._sampling import Completion, Effect
 
 _Json = dict[str, Any]
 
-_ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    529: "overloaded_error",
-}
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _BROKEN = b'{"type": "broken", "content": [{'
-
-
-def anthropic_error(status: int, message: str) -> _Json:
-    """An error object as Anthropic sends it."""
-    return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": message}}
 
 
 def _event(kind: str, data: bytes) -> bytes:

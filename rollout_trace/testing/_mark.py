@@ -13,6 +13,7 @@ import pytest
 
 from rollout_trace.process.options import Options
 
+from ._programs import with_program
 from .cassette import CassetteError, load
 from .matching import MatchOptions
 from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
@@ -57,7 +58,7 @@ def rollout_path(item: pytest.Item) -> Path | None:
     return Path(item.config.invocation_params.dir, folder, f"{name}.jsonl")
 
 
-_OPTIONS = {"ignore", "normalize", "order", "timing", "engine"}
+_OPTIONS = {"ignore", "normalize", "order", "timing", "engine", "cli"}
 
 
 def fail(text: str) -> NoReturn:
@@ -93,10 +94,14 @@ def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions
     if not paths:
         paths = [item.path.parent / "cassettes" / item.path.stem / f"{file_name(name_in_file(item))}.jsonl"]
     try:
-        matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
+        given = tuple(ignore), chosen.get("normalize")
+        if (cli := chosen.get("cli")) is None:
+            matching = MatchOptions(*given, chosen.get("order", "recorded"))
+        else:
+            matching = with_program(cli, *given, chosen.get("order"))
     except (TypeError, ValueError) as error:
         _misused(str(error).rstrip("."))
-    return CassetteOptions(paths, matching, chosen.get("timing", False))
+    return CassetteOptions(paths, matching, chosen.get("timing", False), chosen.get("cli"))
 
 
 def _misused(what: str) -> NoReturn:

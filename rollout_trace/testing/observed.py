@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from rollout_trace.view.numbers import of
 
 from . import cassette, live_calls
 from ._explain import record_command
+from ._programs import folder_of
 from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
 from .live_calls import LiveCalls
 from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unused_text
@@ -56,6 +58,8 @@ class CassetteOptions:
     """The cassettes; the first one is recorded into."""
     matching: MatchOptions = field(default_factory=MatchOptions)
     timing: bool = False
+    cli: str | None = None
+    """The known program that the test runs."""
 
 
 def name_in_cassette(nodeid: str) -> str:
@@ -107,7 +111,11 @@ class ObservedTest:
         self._environ = dict(os.environ)
         self.trajectory = Trajectory(name="test", task=to_task(self.name))
         self._trajectories: list[Trajectory] = []
-        self.rollout = RecordedRollout(self.trajectories, lambda: children.for_children.get("OPENAI_BASE_URL"))
+        self._folder: Path | None = None
+        """Of the programs that the test runs."""
+        self.rollout = RecordedRollout(
+            self.trajectories, lambda: children.for_children.get("OPENAI_BASE_URL"), lambda: self._folder
+        )
 
     def trajectories(self) -> list[Trajectory]:
         """The test's own trajectory, and those that were opened while it ran, in that order."""
@@ -140,6 +148,12 @@ class ObservedTest:
             self._server = RecordingServer(unseen, environ=self._environ)
         if self._server is not None:
             self._stand_in(self._server, is_live=self.mode == "record")
+        if self._options.cli is not None:
+            folder = folder_of(self.name)
+            self._ending.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._folder = folder / "work"
+            self._ending.callback(children.for_children.clear)
+            children.for_children["HOME"] = str(folder / "home")
         self._ending.callback(instrument(engine=self._engine).undo)
 
     def _to_load(self) -> Sequence[Path]:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 _MODES = ("replay", "record", "auto", "off")
 _MARK = (
-    "replay(*paths, ignore=(), normalize=None, order='recorded', timing=False, engine=None): answer the test's model "
-    "calls from a cassette, a file of rollouts that pytest --replay=record makes (cassettes/ beside the test file)."
+    "replay(*paths, ignore=(), normalize=None, order='recorded', timing=False, engine=None, cli=None): answer the "
+    "test's model calls from a cassette, a file of rollouts that pytest --replay=record makes (cassettes/ beside the "
+    "test file)."
 )
 
 

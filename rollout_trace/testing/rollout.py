@@ -26,6 +26,8 @@ from ._tool_runs import InferredToolRun, runs_of
 from .conversation_text import conversation_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typing_extensions import Unpack
 
     from rollout_trace.data.model import Cost, Step, ToolCall, ToolRun
@@ -57,17 +59,20 @@ class RecordedRollout:
     Args:
         trajectories: returns the test's own trajectory, then those that the agent opened inside, in that order.
         base_url: returns the address of the server that stands for the model servers; None where there is none.
+        folder: returns the folder in which programs are to run; None where there is none.
     """
 
-    __slots__ = ("_base_url", "_get")
+    __slots__ = ("_base_url", "_folder", "_get")
 
     def __init__(
         self,
         trajectories: Callable[[], Sequence[Trajectory]],
         base_url: Callable[[], str | None] = lambda: None,
+        folder: Callable[[], Path | None] = lambda: None,
     ) -> None:
         self._get = trajectories
         self._base_url = base_url
+        self._folder = folder
 
     def __repr__(self) -> str:
         found = self.trajectories
@@ -92,6 +97,23 @@ class RecordedRollout:
         if found is None:
             raise AssertionError(
                 "no server stands for the model servers of this test: it has neither the mark replay nor scripted_llm."
+            )
+        return found
+
+    @property
+    def folder(self) -> Path:
+        """An empty folder for a program to work in, at the same place whenever the test runs; it goes with the test.
+
+        Beside it is the home of the test's child processes.
+
+        Raises:
+            AssertionError: the mark of the test names no program, by ``cli=``.
+        """
+        __tracebackhide__ = True
+        found = self._folder()
+        if found is None:
+            raise AssertionError(
+                'this test has no folder: its mark names no program, as replay(cli="claude-code") does.'
             )
         return found
 

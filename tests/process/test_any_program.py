@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,21 @@ def test_headers_pass_and_engine_fields_are_added_for_the_server_alone(tmp_path:
     assert len(step.logprobs) == len(step.completion_token_ids)
     assert "data: [DONE]" in done.stdout
     assert one.metadata is None or "cli" not in one.metadata
+
+
+@pytest.mark.skipif(find_spec("litellm") is not None, reason="litellm is installed: tests/agents/litellm")
+def test_calls_by_another_protocol_pass_without_ids_where_no_translator_is(tmp_path: Path) -> None:
+    program = """
+body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+for _ in range(2):
+    print(ask(path=urlsplit(os.environ["ANTHROPIC_BASE_URL"]).path + "/v1/messages", body=body)[2].decode())
+"""
+    with ScriptedServer("hi") as server:
+        done, (one,) = run(tmp_path, server, program, "--engine", "vllm", ANTHROPIC_BASE_URL=server.url)
+        assert [record.path for record in server.requests] == ["/v1/messages"] * 2
+        assert done.stdout == "".join(f"{record.response_body.decode()}\n" for record in server.requests)
+    assert [step.completion_token_ids for step in one.steps] == [None, None]
+    assert done.stderr.count("pip install 'rollout-trace[clis]'") == 1
 
 
 def test_failures_and_cuts_are_the_servers_own(tmp_path: Path) -> None:
@@ -262,6 +279,46 @@ def test_a_program_outside_of_every_trajectory_opens_one(tmp_path: Path, monkeyp
     assert done.stdout == "200 in\n"
     (one,) = rt.read(tmp_path / "out.jsonl")
     assert (one.name, len(one.steps)) == (os.path.basename(sys.executable), 1)
+
+
+class Raising(logging.Handler):
+    """A user's handler that cannot even be called."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("the log is full")
+
+
+class Gone(dict[str, Any]):
+    """A user's metadata, from a store that is gone."""
+
+    def keys(self) -> Any:
+        raise OSError("the store is gone")
+
+    __iter__ = keys
+
+
+def test_where_the_recorder_fails_the_requests_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "print(ask(body=said('x'))[2].decode(), ask(body=said('y', stream=True))[2].decode())"
+    handler, logger = Raising(), logging.getLogger("rollout_trace")
+    failures = rt.stats().recorder_errors
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logger.addHandler(handler)
+    try:
+        with ScriptedServer("hi") as server, rt.recording(tmp_path / "out.jsonl"), rt.trajectory() as trajectory:
+            monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+            # The facts of the program cannot be put beside it: whose call the first one is remains unknown.
+            trajectory.metadata = Gone(kept="elsewhere")
+            done = asyncio.run(rt.run_program([*ALONE, ASK + program]))
+            trajectory.metadata = None
+            bodies = [record.response_body.decode() for record in server.requests]
+    finally:
+        logger.removeHandler(handler)
+    assert (done.returncode, done.stdout) == (0, f"{' '.join(bodies)}\n")
+    assert len(bodies) == 2
+    assert rt.stats().recorder_errors > failures
+    # What came after the failure is recorded.
+    assert [step.messages and step.messages[-1]["content"] for step in trajectory.steps] == ["y"]
 
 
 def test_a_command_that_is_none_raises() -> None:

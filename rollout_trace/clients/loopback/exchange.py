@@ -69,7 +69,7 @@ class LoopbackExchange(HTTPExchange):
         credentials.remember_request(self.headers, urlsplit(self.url).query)
 
     def _read(self, response: Any) -> bytes | None:
-        content = b"".join(chunk for chunk, _ in _chunks(response))
+        content = whole_body(response)
         response.stream, response.parts = None, (content,)
         response.length = None
         return content
@@ -116,15 +116,30 @@ def _recorded(call: Call, response: Response) -> Generator[bytes, None, None]:
 def _chunks(response: Response) -> Generator[tuple[bytes, bool], None, None]:
     """The pieces of the body, and whether each is known to be the last one."""
     if response.stream is not None:
+        left = response.length
         with closing(response.stream) as stream:
             for chunk in stream:
-                yield chunk, False
+                left = None if left is None else left - len(chunk)
+                yield chunk, left == 0
         return
     for number, part in enumerate(response.parts, 1):
         if isinstance(part, bytes):
             yield part, number == len(response.parts)
         else:
             part()
+
+
+def whole_body(response: Response) -> bytes:
+    """Reads the body of an answer to its end, in place of sending it.
+
+    Raises:
+        ConnectionCut: it has none.
+    """
+    try:
+        return b"".join(chunk for chunk, _ in _chunks(response))
+    finally:
+        for action in response.after:
+            action()
 
 
 def _length(response: Response) -> int | None:

@@ -117,5 +117,22 @@ def refusal(kind: str, message: str) -> Response:
     return json_response(404, {"type": "error", "error": error})
 
 
+_ANTHROPIC_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+
+
+def anthropic_error(status: int, message: str) -> dict[str, Any]:
+    """An error object as Anthropic sends it."""
+    return {"type": "error", "error": {"type": _ANTHROPIC_ERRORS.get(status, "api_error"), "message": message}}
+
+
 def json_response(status: int, value: object, headers: Iterable[tuple[str, str]] = ()) -> Response:
     return Response(status, [*JSON_HEADERS, *headers], [json_bytes(value)])

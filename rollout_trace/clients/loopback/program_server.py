@@ -22,6 +22,7 @@ from rollout_trace.clients.loopback.forwarding import Connections, Forwarding
 from rollout_trace.clients.loopback.messages import SECRET_HEADER, ConnectionCut, RequestRecord, Response, json_response
 from rollout_trace.clients.loopback.programs import SECRET, Place, Program, Start
 from rollout_trace.clients.loopback.server import LoopbackServer
+from rollout_trace.clients.loopback.translation import Translator, is_wanted
 from rollout_trace.local_requests import why_foreign
 from rollout_trace.wire.protocols import protocol_of_request
 
@@ -62,6 +63,7 @@ class ProgramServer(LoopbackServer):
         self._program = program
         self._secret = secrets.token_urlsafe(32)
         self._connections = Connections()
+        self._translator = Translator(self.forward)
         self._folder: Path | None = None
 
     def start_of_program(self) -> Start:
@@ -136,12 +138,21 @@ class ProgramServer(LoopbackServer):
         return None if found is None else "".join(found)
 
     def _forward(self, request: ProgramRequest, record: RequestRecord) -> Response:
-        sender = _Sender(self, record)
         settings = self._settings_of(request)
         if settings is None:
-            return sender.send(request)
-        response: Response = recorded(LoopbackExchange, "send", _Sender, settings)(sender, request)
-        return response
+            return self.forward(request, record)
+        found = settings
+
+        def send(sent: ProgramRequest, as_it_came: RequestRecord) -> Response:
+            response: Response = recorded(LoopbackExchange, "send", _Sender, found)(_Sender(self, as_it_came), sent)
+            return response
+
+        translated = self._translator.answer(request, record, send) if self._is_translated(request, found) else None
+        return send(request, record) if translated is None else translated
+
+    def _is_translated(self, request: ProgramRequest, settings: Settings) -> bool:
+        protocol = protocol_of_request(request.method, request.url, request.body)
+        return protocol is not None and is_wanted(protocol, request.url, settings)
 
     def _settings_of(self, request: ProgramRequest) -> Settings | None:
         """How a request is recorded; None where it is no call."""

@@ -62,6 +62,10 @@ class Program:
     was going to, without its query; None: there is none."""
     end: Callable[[Path, Mapping[str, str]], None] | None = None
     """What is to be done with the folder when the program has ended."""
+    ignored: tuple[str, ...] = ()
+    """Fields of its requests that differ from run to run."""
+    varying: tuple[tuple[str, str], ...] = ()
+    """Patterns of texts in its requests that do, beside dates and UUIDs, and what is compared in their place."""
 
 
 _CODEX_CONFIG = re.compile(r'^\s*model_provider\s*=\s*"([^"]+)"', re.MULTILINE)
@@ -179,9 +183,35 @@ def _pi_end(folder: Path, environ: Mapping[str, str]) -> None:
             shutil.move(one, _pi_home(environ) / one.name)
 
 
+_MACHINE = (r"(OS Version|Platform|Shell): [^\n]*", r"\1: <of the machine>")
+_CLAUDE_VARYING = (_MACHINE, (r"\ba[0-9a-f]{16}\b", "<agent>"), (r"<duration_ms>\d+", "<duration_ms>"))
+_CODEX_VARYING = (
+    _MACHINE,
+    (r"Wall time: [\d.]+", "Wall time: <time>"),
+    (r"Chunk ID: \w+", "Chunk ID: <id>"),
+    (r'"nickname": ?"[^"]*"', '"nickname":"<name>"'),
+)
+
+
 PROGRAMS = (
-    Program("claude-code", ("claude",), ("x-claude-code-session-id",)),
-    Program("codex", ("codex",), ("session-id",), ("thread-id",), _codex, _CODEX_PATH, _codex_upstream),
+    Program(
+        "claude-code",
+        ("claude",),
+        ("x-claude-code-session-id",),
+        ignored=("metadata",),
+        varying=_CLAUDE_VARYING,
+    ),
+    Program(
+        "codex",
+        ("codex",),
+        ("session-id",),
+        ("thread-id",),
+        _codex,
+        _CODEX_PATH,
+        _codex_upstream,
+        ignored=("client_metadata", "prompt_cache_key", "input.*.internal_chat_message_metadata_passthrough"),
+        varying=_CODEX_VARYING,
+    ),
     Program("opencode", ("opencode",), ("x-session-id",), ("x-session-id",)),
     Program("gemini", ("gemini",)),
     Program("qwen-code", ("qwen",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -74,7 +75,8 @@ def test_a_wrong_ini_value_is_named(project: Project) -> None:
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        ("timimg=True", "*no option 'timimg'*engine, ignore, normalize, order, timing*"),
+        ("timimg=True", "*no option 'timimg'*cli, engine, ignore, normalize, order, timing*"),
+        ("cli='cloud'", "*no program 'cloud'; there are claude-code, codex*"),
         ("timing=3", "*timing=3*True or False*"),
         ("order='any'", "*order='any'*recorded*free*"),
         ("normalize=5", "*normalize=5*function*"),
@@ -403,3 +405,26 @@ def test_one():
     result = project.replay()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["a live call to bedrock-runtime.eu-west-1.amazonaws.com was refused*"])
+
+
+def test_a_known_program_has_a_home_and_a_folder_of_the_test(project: Project) -> None:
+    project.tests("""
+import pathlib, subprocess, sys, uuid
+
+@pytest.mark.replay("one.jsonl", cli="claude-code", normalize=lambda body: {**body, "temperature": 0})
+def test_folder(rollout):
+    assert (list(rollout.folder.iterdir()), rollout.folder.stat().st_mode & 0o777) == ([], 0o755)
+    assert rollout.folder.parent.stat().st_mode & 0o777 == 0o700
+    command = [sys.executable, "-c", "import os; print(os.environ['HOME'])"]
+    home = subprocess.run(command, capture_output=True, text=True)
+    assert home.stdout.strip() == str(rollout.folder.parent / "home")
+    solve(f"What is the weather in {rollout.folder}, {uuid.uuid4()}, agent a{uuid.uuid4().hex[:16]}?")
+    pathlib.Path("seen").write_text(str(rollout.folder))
+
+def test_none(rollout):
+    with pytest.raises(AssertionError, match="its mark names no program"):
+        rollout.folder
+""")
+    project.record().assert_outcomes(passed=2)
+    project.replay().assert_outcomes(passed=2)
+    assert not Path(Path("seen").read_text()).exists()
