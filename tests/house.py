@@ -41,7 +41,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "process": (2750, 16),
     "train": (2850, 12),
     "integration": (750, 6),
-    "collection": (8500, 38),
+    "collection": (8510, 38),
     "importing": (7450, 39),
     "export": (7950, 46),
     "trainers": (400, 4),
