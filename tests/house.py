@@ -44,7 +44,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "collection": (8550, 38),
     "importing": (6900, 31),
     "export": (7300, 36),
-    "trainers": (200, 3),
+    "trainers": (400, 4),
     "view": (8100, 40),
     "testing": (9650, 46),
     "cli": (3800, 24),

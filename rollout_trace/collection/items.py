@@ -31,6 +31,13 @@ class TaskItem:
     """Of its content: 12 hexadecimal digits of a SHA-256."""
     round: int = 1
     """Of a stream of tasks in which one may come again: how often it has come, this time included."""
+    samples: int | None = None
+    """Rollouts of it, whose group somebody waits for; None: as many as of any task."""
+
+    @property
+    def group(self) -> str:
+        """Id of its group, where ids of groups do not begin with the agent's name."""
+        return self.id if self.round == 1 else f"{self.id}#{self.round}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,7 @@ class Job:
     @property
     def group(self) -> str:
         """Id of the group of the trajectory."""
-        group = f"{self.work.name}/{self.task.id}" if self.work.groups_by_name else self.task.id
-        return group if self.task.round == 1 else f"{group}#{self.task.round}"
+        return f"{self.work.name}/{self.task.group}" if self.work.groups_by_name else self.task.group
 
     def run(self) -> Outcome:
         """Runs the agent in this process, and returns when the trajectory is in the output.

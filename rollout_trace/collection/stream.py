@@ -53,6 +53,8 @@ class _Pending:
     runs: list[_Run]
     left: int
     """Runs that have not ended."""
+    is_awaited: bool = False
+    """Whether somebody waits for it, so that it is handed over without any trajectory, too."""
     remakes: int = 0
     """How often rollouts of it were too old, and made again."""
 
@@ -126,6 +128,8 @@ class Stream:
     """Rollouts of groups that have ended, and the consumer has not taken."""
     _pace: Pace = field(default_factory=Pace)
     _rounds: Counter[str] = field(default_factory=Counter)
+    _indexes: Counter[str] = field(default_factory=Counter)
+    """Of each task, the index of its next rollout."""
     _fetching: asyncio.Task[None] | None = None
     _tasks_ended: bool = False
     _failure: BaseException | None = None
@@ -261,7 +265,7 @@ class Stream:
             pending = self._pick()
             if pending is not None:
                 group = self._hand_over(pending)
-                if group.trajectories:
+                if group.trajectories or pending.is_awaited:
                     return group
             elif self._has_ended:
                 if self._failure is not None:
@@ -393,9 +397,9 @@ class Stream:
         assert self._tally is not None
         self._rounds[item.id] += 1
         item = replace(item, round=self._rounds[item.id])
-        samples = self._plan.samples
-        indexes = range((item.round - 1) * samples, item.round * samples)
-        jobs = [self._plan.job(item, index) for index in indexes]
+        first = self._indexes[item.id]
+        self._indexes[item.id] += item.samples or self._plan.samples
+        jobs = [self._plan.job(item, index) for index in range(first, self._indexes[item.id])]
         if self.size is None:
             self._tally.planned += len(jobs)
         group, is_given = jobs[0].group, jobs[0].group in self._known.given
@@ -418,7 +422,7 @@ class Stream:
             return
         left = sum(run.trajectory_id is None for run in runs)
         self._waiting += 0 if left else len(runs)
-        pending = self._open[group] = _Pending(id=group, runs=runs, left=left)
+        pending = self._open[group] = _Pending(id=group, runs=runs, left=left, is_awaited=item.samples is not None)
         self._by_key.update((run.job.key, (pending, at)) for at, run in enumerate(runs))
         self._look(runs[0].job.key)
 

@@ -198,8 +198,9 @@ class Naming:
 
     def item(self, place: str, given: Any) -> TaskItem:
         """The task with its id. Raises as ``load_tasks``."""
+        samples = None
         if isinstance(given, TaskItem):
-            given = Keyed(given.id, given.value)
+            given, samples = Keyed(given.id, given.value), given.samples
         is_keyed = isinstance(given, Keyed)
         key, value = given if is_keyed else (_id_of(given), given)
         has_id = is_keyed or key is not None
@@ -210,7 +211,7 @@ class Naming:
         if not has_id:
             content = _content(value, place)
             return TaskItem(_short(value) or content, value, content)
-        return TaskItem(_id_text(key, f"the id of {place}"), value, digest(value, lenient=True))
+        return TaskItem(_id_text(key, f"the id of {place}"), value, digest(value, lenient=True), samples=samples)
 
 
 def _short(value: Any) -> str | None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.rollouts import rollouts
+from rollout_trace.collection.tasks import Naming
 from rollout_trace.train.groups import Group
 
 
 class Feed:
-    """A stream that is fed with tasks, in whose order their groups come. One trainer uses it.
+    """A stream that is fed with tasks. It is asked either plainly, by one thread, or async, by any number of callers.
 
     Args:
         agent: as for ``rt.rollouts``.
-        samples: rollouts of each task.
+        name: as for ``rt.rollouts``.
         options: the other arguments of ``rt.rollouts``. An output that holds something is refused: a trainer that goes
             on from a checkpoint makes its rollouts anew.
 
@@ -24,42 +27,95 @@ class Feed:
         TypeError, ValueError, OSError, ImportError: as ``rt.rollouts``.
     """
 
-    def __init__(self, agent: Any, *, samples: int, **options: Any) -> None:
+    def __init__(self, agent: Any, *, name: str | None = None, **options: Any) -> None:
         self._tasks = _Queue()
-        self._groups = rollouts(agent, self._tasks, samples=samples, order="tasks", resume=False, **options)
+        self._naming = Naming()
+        self._rounds: Counter[str] = Counter()
+        self._before = "" if name is None else f"{name}/"
+        """What the ids of groups begin with."""
+        self._wanted: dict[str, asyncio.Future[Group]] = {}
+        self._pump: asyncio.Task[None] | None = None
+        self._groups = rollouts(agent, self._tasks, name=name, resume=False, **options)
 
-    def make(self, tasks: Sequence[Any]) -> list[Group]:
-        """The groups of tasks. Raises as the stream does."""
-        for task in tasks:
-            self._tasks.put(task)
-        return [next(self._groups) for _ in tasks]
+    def make(self, tasks: Sequence[Any], samples: int) -> list[Group]:
+        """The groups of tasks, in their order, each of so many rollouts.
 
-    async def amake(self, tasks: Sequence[Any]) -> list[Group]:
-        """As ``make``, in an event loop."""
-        for task in tasks:
-            self._tasks.put(task)
-        return [await self._groups.__anext__() for _ in tasks]
+        Raises:
+            RuntimeError: a rollout has no trajectory.
+            Exception: what the stream raises.
+        """
+        wanted = [self._put(task, samples) for task in tasks]
+        found: dict[str, Group] = {}
+        while len(found) < len(wanted):
+            group = next(self._groups)
+            found[self._id_of(group)] = _whole(group, samples)
+        return [found[one] for one in wanted]
+
+    async def amake(self, tasks: Sequence[Any], samples: int) -> list[Group]:
+        """As ``make``, in an event loop; several may wait at once, none of them for the groups of another."""
+        loop = asyncio.get_running_loop()
+        wanted = [self._wanted.setdefault(self._put(task, samples), loop.create_future()) for task in tasks]
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.ensure_future(self._hand_out())
+        return [_whole(group, samples) for group in await asyncio.gather(*wanted)]
+
+    async def _hand_out(self) -> None:
+        try:
+            while self._wanted:
+                group = await self._groups.__anext__()
+                waiting = self._wanted.pop(self._id_of(group))
+                if not waiting.done():  # Who waited was cancelled.
+                    waiting.set_result(group)
+        except BaseException as error:
+            is_end = isinstance(error, StopAsyncIteration) or not isinstance(error, Exception)
+            failure = RuntimeError("the rollouts were ended: nothing more can be asked for.") if is_end else error
+            for waiting in self._wanted.values():
+                if not waiting.done():
+                    waiting.set_exception(failure)
+            self._wanted.clear()
+            if not isinstance(error, Exception):
+                raise
+
+    def _put(self, task: Any, samples: int) -> str:
+        """Adds a task; returns the id of its group."""
+        item = replace(self._naming.item("the task", task), samples=samples)
+        self._rounds[item.id] += 1
+        self._tasks.put(item)
+        return replace(item, round=self._rounds[item.id]).group
+
+    def _id_of(self, group: Group) -> str:
+        return str(group.id).removeprefix(self._before)
 
     def close(self) -> None:
-        """Cuts the rollouts that run, and waits until all is written."""
+        """Cuts the rollouts that run, and waits until all is written: of those that are asked plainly."""
         self._groups.close()
 
+    async def aclose(self) -> None:
+        """As ``close``, of those that are asked async."""
+        await self._groups.aclose()
 
-class _Queue(AsyncIterator[Any]):
+
+def _whole(group: Group, samples: int) -> Group:
+    if len(group.trajectories) != samples:
+        raise RuntimeError(f"rollouts of {group.id!r} have no trajectory: their process was lost, or a write failed.")
+    return group
+
+
+class _Queue(AsyncIterator[TaskItem]):
     """Tasks that any thread puts, and one event loop gets. It never ends."""
 
     def __init__(self) -> None:
-        self._tasks: deque[Any] = deque()
+        self._tasks: deque[TaskItem] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._change = asyncio.Event()
 
-    def put(self, task: Any) -> None:
+    def put(self, task: TaskItem) -> None:
         """Adds a task."""
         self._tasks.append(task)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._change.set)
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> TaskItem:
         self._loop = asyncio.get_running_loop()
         while True:
             self._change.clear()

@@ -67,14 +67,8 @@ class RolloutFunc:
         self.report = ExportReport()
         """What TRL has no place for, over all steps."""
         self._step = 0
-        self._agent = agent
-        self._options = {"progress": False, **options, "policy_version": lambda: self._step}
         self._several = several
-        self._feeds: dict[int, Feed] = {}
-        """By the rollouts of a prompt: those of an evaluation may be others."""
-        # What is wrong with the arguments is said here, not in the trainer's first step.
-        self._feed(1).close()
-        self._feeds.clear()
+        self._feed = Feed(agent, **{"progress": False, **options, "policy_version": lambda: self._step})
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
         """The columns of the rollouts of these prompts, for TRL."""
@@ -86,21 +80,10 @@ class RolloutFunc:
                 f"rollout_func got {len(prompts)} prompts, which are no groups of {samples} equal ones: "
                 "make per_device_train_batch_size times steps_per_generation a multiple of num_generations."
             )
-        groups = self._feed(samples).make(tasks)
-        missing = [group.id for group in groups if len(group.trajectories) != samples]
-        if missing:
-            raise RuntimeError(
-                f"rollouts of {missing[0]!r} have no trajectory: their process was lost, or a write failed."
-            )
+        groups = self._feed.make(tasks, samples)
         runs = chain.from_iterable(group.trajectories for group in groups)
         return trl_rollout(runs, several=self._several, failed="mask", report=self.report)
 
     def close(self) -> None:
         """Ends the rollouts, when training has ended; the end of the program does the same."""
-        for feed in self._feeds.values():
-            feed.close()
-
-    def _feed(self, samples: int) -> Feed:
-        if samples not in self._feeds:
-            self._feeds[samples] = Feed(self._agent, samples=samples, **self._options)
-        return self._feeds[samples]
+        self._feed.close()

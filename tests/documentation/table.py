@@ -69,7 +69,6 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ): "a class for OpenRLHF to call; its rows are in tests/trainers/torch/test_openrlhf.py",
     ("docs/page-server.md", "ssh"): "needs a second machine",
     ("docs/start.md", "vllm serve"): "needs a GPU",
-    ("docs/train-skyrl.md", "In a generator"): "a class for SkyRL's servers to call",
     ("docs/train-verl.md", "In an agent loop"): "a class for verl's servers to call",
 }
 """Blocks that no test can run, with the reason."""

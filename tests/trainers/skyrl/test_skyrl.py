@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ import torch
 from hypothesis import given, settings
 from page_blocks import blocks_of, run_block
 from skyrl.backends.skyrl_train.utils.ppo_utils import compute_advantages_and_returns
-from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
 from skyrl.train.generators.base import TrajectoryID
 from skyrl.train.generators.utils import merge_stepwise_output
-from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils.trainer_utils import validate_generator_output
 
 import rollout_trace as rt
@@ -32,6 +29,7 @@ from tests.consumers.vllm_extras import RUNS, TURNS, runs
 from tests.documentation.reader import read_page, record_start
 from tests.documentation.stage import programs
 from tests.documentation.table import is_run
+from tests.trainers.skyrl.trainer import make_trainer
 
 pytestmark = pytest.mark.filterwarnings("default")  # of SkyRL itself
 
@@ -181,14 +179,7 @@ def test_its_validator_takes_masked_rows(failed: Any) -> None:
 
 def trained(output: Any, prompts: int, *, stepwise: bool = False, per_prompt: int = 1) -> Any:
     """What the trainer makes of a generator's output: checked, with rewards by token, and as tensors."""
-    trainer: Any = object.__new__(RayPPOTrainer)  # Its constructor starts servers.
-    trainer.cfg = SkyRLTrainConfig()
-    trainer.cfg.generator.step_wise_trajectories = stepwise
-    trainer.cfg.generator.n_samples_per_prompt = per_prompt
-    trainer.cfg.trainer.train_batch_size = trainer.cfg.trainer.policy_mini_batch_size = prompts
-    trainer.cfg.trainer.critic.model.path = None
-    trainer.tokenizer, trainer.all_metrics = SimpleNamespace(pad_token_id=0), {}
-    trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
+    trainer = make_trainer(prompts, stepwise=stepwise, per_prompt=per_prompt)
     given = with_ids(output)
     validate_generator_output(len(given["response_ids"]), given, step_wise=stepwise)
     uids = [one.instance_id for one in given["trajectory_ids"]]
