@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
 from rollout_trace.data import costs, user_values
-from rollout_trace.data.model import Cost, ErrorInfo, Step, Task, ToolRun, amend, maker, new_id
+from rollout_trace.data.model import Cost, ErrorInfo, Step, Task, ToolRun, maker, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -410,16 +410,6 @@ def new_trajectory(values: dict[str, Any]) -> Trajectory:
     if trajectory.episode_id is None:
         object.__setattr__(trajectory, "episode_id", trajectory.id)
     return trajectory
-
-
-def mark_answered(trajectory: Trajectory) -> None:
-    """Gives the steps of a fork that were answered from the recording the status ``cached``: its first calls."""
-    fork = trajectory.forked_from
-    steps = trajectory.steps if fork is not None else []
-    answered = list(dict.fromkeys(step.call_id for step in steps))[: 0 if fork is None else fork.step]
-    for step in steps:
-        if step.call_id in answered and step.status == "ok":
-            amend(step, status="cached", cost=None)
 
 
 def each_trajectory(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory]:

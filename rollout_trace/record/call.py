@@ -141,6 +141,7 @@ class Call:
 
     __slots__ = ("_checked", "_tail", "agent", "attempts", "began", "chunks", "cut", "ended", "endpoint", "eof",
                  "exact_turn", "failure", "faults", "first_byte", "held", "hides", "id", "ids_field", "is_decompressed",
+                 "is_replayed",
                  "journal_due", "journal_progress", "left_out", "limit", "log", "mark", "on_ids_not_served",
                  "path_model", "peeks", "policy_version", "profile", "protocol", "refusals", "request",
                  "request_digest", "request_left_out", "settings", "started", "steps")  # fmt: skip
@@ -173,6 +174,8 @@ class Call:
         """Told, when the answer is decoded, that other ids were served than sent."""
         self.policy_version: str | int | None = None
         """Version of the weights when it began, by the function that its log has for it; None without one."""
+        self.is_replayed = False
+        """Whether it was answered from a recording: nothing was sampled."""
         self.path_model: str | None = None
         """The model in the path of the request, where the body does not name it."""
         self.peeks: Callable[[bytes | None], bool] | None = None

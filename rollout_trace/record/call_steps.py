@@ -210,7 +210,10 @@ def _outcome(step: Step, call: Call, *, streamed: bool, has_more: bool) -> tuple
     """
     cause = call.failure or call.cut
     if step.status == "ok":
-        return "ok", step.error if cause is None or cause.kind == "closed" else cause.info
+        return (
+            "cached" if call.is_replayed else "ok",
+            step.error if cause is None or cause.kind == "closed" else cause.info,
+        )
     # The server's error response, before the SDK's exception about it.
     if step.error is not None and step.error.status is not None:
         return "error", step.error

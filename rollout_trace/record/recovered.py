@@ -19,7 +19,7 @@ from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import Cost, ErrorInfo, Step, amend
-from rollout_trace.data.trajectory import Trajectory, mark_answered, new_trajectory
+from rollout_trace.data.trajectory import Trajectory, new_trajectory
 from rollout_trace.errors import WriteError
 from rollout_trace.file import journal as form
 from rollout_trace.file import locking
@@ -98,7 +98,6 @@ def trajectory_of(pieces: Pieces) -> Trajectory:
     trajectory.steps = steps
     if not any(one.head.get("is_closed") for one in heads):
         object.__setattr__(trajectory, "status", "aborted")
-    mark_answered(trajectory)
     guard.run_all("recover", lambda: costs.fill_provider_costs(steps), lambda: link_tool_runs(trajectory))
     return trajectory
 

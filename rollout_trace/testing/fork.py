@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.data.trajectory import ForkedFrom, Trajectory, mark_answered
+from rollout_trace.data.trajectory import ForkedFrom, Trajectory
 from rollout_trace.data.user_values import brief, position
 from rollout_trace.errors import ForkDifference
 from rollout_trace.process.redirect import Redirected, redirect
 from rollout_trace.record import scope
 from rollout_trace.record.context import TrajectoryScope
-from rollout_trace.wire.protocols import protocol_of_request
+from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
 from ._differences import Change, changes, lines_of, named
 from .recorded_answers import ANSWER_HEADER, REFUSED, AnswerServer, RecordedAnswer, answers_of, asked_now
@@ -64,17 +64,23 @@ def fork(trajectory: Trajectory, step: int, *, on_difference: OnDifference = "ra
     ):
         if value not in known:
             raise ValueError(f"{name} is {brief(value)}; give {known[0]!r} or {known[1]!r}.")
-    return Fork(trajectory, answers_of(trajectory, position(step, "step")), on_difference, tools)
+    step = position(step, "step")
+    return Fork(trajectory, answers_of(trajectory, step), step, on_difference, tools)
 
 
 class Fork:
     """What ``rt.fork()`` gives: ``with`` or ``async with`` it, once."""
 
     def __init__(
-        self, origin: Trajectory, answers: Sequence[RecordedAnswer], on_difference: OnDifference, tools: Tools
+        self,
+        origin: Trajectory,
+        answers: Sequence[RecordedAnswer],
+        step: int,
+        on_difference: OnDifference,
+        tools: Tools,
     ) -> None:
         self._origin = origin
-        self._answers = list(answers)
+        self._answers, self._later = list(answers[:step]), list(answers[step:])
         self._goes_live = on_difference == "live"
         self._left = list(range(len(self._answers)))
         self._given: dict[str, int] = {}
@@ -99,8 +105,6 @@ class Fork:
             self._branch = branch
             self._server = stack.enter_context(AnswerServer(self._answers))
             stack.enter_context(redirect(self._route))
-            # Before the trajectory closes: what it holds is final then.
-            stack.callback(self._mark_cached)
             _open.append(self)
             stack.callback(_open.remove, self)
             self._stack = stack.pop_all()
@@ -109,8 +113,9 @@ class Fork:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        difference = self._difference if not self._goes_live else None
-        if difference is None:
+        difference = self._ended()
+        # A cancelled task, and Ctrl-C, stay what they are.
+        if difference is None or not isinstance(error, Exception | None):
             self._stack.__exit__(kind, error, traceback)
             return
         raised = ForkDifference(difference)
@@ -124,6 +129,25 @@ class Fork:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, traceback)
+
+    def _ended(self) -> str | None:
+        """Says how far the recording was used, and returns what the block fails with, if it does."""
+        assert self._branch is not None
+        answered, left = len(self._answers) - len(self._left), len(self._left)
+        found = self._branch.forked_from
+        if left and found is not None:
+            self._branch.forked_from = ForkedFrom(id=found.id, step=answered, difference=found.difference)
+        if self._difference is not None:
+            return None if self._goes_live else self._difference
+        live = len({step.call_id for step in self._branch.steps} - set(self._given)) if left else 0
+        if live:
+            return (
+                f"{live} calls went to the model while {left} of {len(self._answers)} recorded ones were not asked for: "
+                "they were made by a transport that rt.fork cannot answer."
+            )
+        if left:
+            guard.logger.warning("the agent ended after %d of %d recorded calls.", answered, len(self._answers))
+        return None
 
     def tool_run(self, name: str, tool_call_id: str | None) -> ToolRun | None:
         """Takes the next recorded run of a tool; None where there is none, or tools run again."""
@@ -143,28 +167,40 @@ class Fork:
     def _route(self, method: str, url: str, body: bytes | None) -> Redirected | None:
         """Where a request goes: to the recorded answers, or None, where it was going."""
         assert self._server is not None
-        path = url.partition("://")[2].partition("/")[2]
-        protocol = protocol_of_request(method, f"/{path}", body or b"") if self.is_here else None
-        if protocol is None:
+        path = "/" + url.partition("://")[2].partition("/")[2]
+        if not self.is_here or (protocol := _protocol(method, path, body)) is None:
             return None
         call = recorder.current.get()
         with self._lock:
-            number = self._number(f"/{path}", body or b"", protocol, None if call is None else call.id)
-        return None if number is None else Redirected(f"{self._server.url}/{path}", {ANSWER_HEADER: str(number)})
+            try:
+                number = self._number(path, body, protocol, None if call is None else call.id)
+            except Exception as error:
+                # Whatever is wrong with a request, it must not reach the model.
+                number = self._differs(self._left[:1], f"it cannot be compared: {guard.describe(error)}")
+        if number is None:
+            return None
+        if call is not None:
+            call.is_replayed = number != REFUSED
+        return Redirected(self._server.url + path, {ANSWER_HEADER: str(number)})
 
-    def _number(self, path: str, body: bytes, protocol: str, call_id: str | None) -> int | str | None:
+    def _number(self, path: str, body: bytes | None, protocol: str, call_id: str | None) -> int | str | None:
         """The number of the answer to a request; None where it goes to the model, ``refused`` where it differs."""
         if call_id is not None and call_id in self._given:
             return self._given[call_id]  # An attempt of a call that was answered before.
-        if not self._left or (self._goes_live and self._difference is not None):
+        if self._difference is not None:
+            return None if self._goes_live else REFUSED
+        if not self._left:
             return None
+        if body is None:
+            return self._differs(self._left[:1], "its body is a stream, which cannot be compared")
         now = asked_now(protocol, path, body)
         # Of calls that overlapped, the next one may be another.
         number = next((one for one in self._left if not any(self._differences(one, protocol, now))), None)
         if number is None:
-            number = self._left[0]
-            self._differs(number, list(self._differences(number, protocol, now)))
-            return None if self._goes_live else REFUSED
+            if any(one.protocol == protocol and not any(changes(one.asked, now)) for one in self._later):
+                return None  # Recorded at the same time as those before the step.
+            found = list(self._differences(self._left[0], protocol, now))
+            return self._differs(self._left[:1], f"it differs from the recorded one in {named(found)}", found)
         self._left.remove(number)
         if call_id is not None:
             self._given[call_id] = number
@@ -176,20 +212,24 @@ class Fork:
             return iter([Change("protocol", recorded.protocol, protocol)])
         return changes(recorded.asked, now)
 
-    def _differs(self, number: int, found: list[Change]) -> None:
-        place = f"call {number + 1} of {len(self._answers)} differs from the recorded one in {named(found)}"
-        text = "\n".join([f"{place}:", *lines_of(found)])
-        self._difference = self._difference or text
-        if self._goes_live:
-            assert self._branch is not None
-            self._branch.forked_from = ForkedFrom(id=self._origin.id, step=number, difference=text)
-            guard.logger.warning("%s; this call and those after it go to the model.", place)
-        elif self._server is not None:
-            self._server.difference = text
-
-    def _mark_cached(self) -> None:
+    def _differs(self, awaited: Sequence[int], what: str, found: Sequence[Change] = ()) -> str | None:
+        """Notes the first difference; returns where the request goes."""
+        place = f"call {awaited[0] + 1 if awaited else '?'} of {len(self._answers)}: {what}"
+        self._difference = "\n".join([f"{place}{':' if found else '.'}", *lines_of(found)])
         assert self._branch is not None
-        mark_answered(self._branch)
+        assert self._server is not None
+        if not self._goes_live:
+            self._server.difference = self._difference
+            return REFUSED
+        answered = len(self._answers) - len(self._left)
+        self._branch.forked_from = ForkedFrom(id=self._origin.id, step=answered, difference=self._difference)
+        guard.logger.warning("%s; this call and those after it go to the model.", place)
+        return None
+
+
+def _protocol(method: str, path: str, body: bytes | None) -> str | None:
+    """The protocol of a request that generates; by its path alone where its body is a stream."""
+    return protocol_of_path(method, path) if body is None else protocol_of_request(method, path, body)
 
 
 _open: list[Fork] = []

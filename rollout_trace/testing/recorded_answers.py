@@ -14,7 +14,7 @@ from rollout_trace.data.user_values import brief
 from rollout_trace.wire import PROTOCOLS, decode
 from rollout_trace.wire.protocols import model_in_path, record_of
 
-from ._api import Turn
+from ._api import Ask, Turn
 from ._normal_form import compared_body, without_capture_fields
 from ._sampling import Completion, Sampler
 from .replay import response_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
 
-    from ._api import Api, Ask
+    from ._api import Api
     from .script import Answer
 
 ANSWER_HEADER = "x-rollout-trace-answer"
@@ -50,10 +50,13 @@ class RecordedAnswer:
 
 
 def answers_of(trajectory: Trajectory, count: int) -> list[RecordedAnswer]:
-    """The answers of the first calls of a trajectory, in the order in which they began.
+    """The calls of a trajectory in the order in which they began; the first ones can be answered.
+
+    Args:
+        count: number of those.
 
     Raises:
-        ValueError: it has fewer calls, or one of them has no answer.
+        ValueError: it has fewer calls, or one of those has no answer that can be given again.
     """
     calls: dict[str, list[Step]] = {}
     for step in trajectory.steps:
@@ -64,18 +67,31 @@ def answers_of(trajectory: Trajectory, count: int) -> list[RecordedAnswer]:
             f"them are answered from the recording, from 1 to {len(calls)}."
         )
     kept = {one.call_id: one for one in trajectory.exchanges if one.protocol is not None and one.status is not None}
-    return [_answer(steps, kept.get(call_id)) for call_id, steps in list(calls.items())[:count]]
+    found = []
+    for at, (call_id, steps) in enumerate(calls.items()):
+        exchange = kept.get(call_id) or _kept_bytes(steps[0])
+        problem = _problem(steps[0], exchange) if at < count else None
+        if problem is not None:
+            raise ValueError(f"step {brief(steps[0].id)}, which is before the one to go on from, {problem}.")
+        found.append(RecordedAnswer(steps[0].protocol or "", steps, exchange))
+    return found
 
 
-def _answer(steps: Sequence[Step], exchange: Exchange | None) -> RecordedAnswer:
-    first = steps[0]
-    where = f"step {brief(first.id)}, which is before the one to go on from,"
-    if first.protocol not in PROTOCOLS:
-        raise ValueError(f"{where} has the protocol {first.protocol!r}, which no client can be answered in.")
-    found = exchange or _kept_bytes(first)
-    if found is None and first.completion is None and first.error is None:
-        raise ValueError(f"{where} has no answer ({first.status}): fork before it.")
-    return RecordedAnswer(first.protocol, steps, found)
+def _problem(step: Step, exchange: Exchange | None) -> str | None:
+    """Why a call cannot be answered again; None where it can."""
+    if step.protocol not in PROTOCOLS or not record_of(step.protocol).paths:
+        return f"has the protocol {step.protocol!r}: only calls over HTTP can be answered"
+    completion = step.completion
+    if exchange is not None:
+        return None
+    if completion is None:
+        return None if step.error is not None else f"has no answer ({step.status}): fork before it"
+    lost = "a refusal" if completion.refusal else "reasoning with a signature" if _is_signed(step) else None
+    return None if lost is None else f"has {lost}, which its bytes alone hold: record with keep_bytes=True"
+
+
+def _is_signed(step: Step) -> bool:
+    return step.protocol == "anthropic.messages" and step.completion is not None and bool(step.completion.reasoning)
 
 
 def _kept_bytes(step: Step) -> Exchange | None:
@@ -130,11 +146,16 @@ class AnswerServer(ScriptedServer):
         if number == REFUSED:
             return refusal("not_recorded", " ".join(self.difference.split()))
         exchange = self._answers[int(number)].exchange
-        if exchange is not None:
+        if exchange is not None and _is_streamed(exchange) == self._asks_for_stream(record):
             return response_of(exchange)
         # Made anew: ids would be those of this server's tokenizer, and none are given.
         record.body = json.dumps(without_capture_fields(json.loads(record.body))).encode()
         return super().answer(record)
+
+    def _asks_for_stream(self, record: RequestRecord) -> bool:
+        api = next((api for end, api in self._apis if record.path.endswith(end)), None)
+        request = {} if api is None else self._parse(record, api.path_model(record.path))
+        return api is not None and api.is_stream(Ask(record, request, self.tokenizer))
 
     def _reply(self, request: Mapping[str, Any], choice: int, *, record: RequestRecord) -> Answer:
         steps = self._of(record).steps
@@ -142,7 +163,8 @@ class AnswerServer(ScriptedServer):
         completion, error = step.completion, step.error
         if completion is None:
             message = "the recorded call failed" if error is None else error.message
-            return Fault(status=(error and error.status) or 500, body={"error": {"message": message}})
+            facts = {} if error is None else {"type": error.type, "code": error.code}
+            return Fault(status=(error and error.status) or 500, body={"error": {"message": message, **facts}})
         calls = [ToolCall(call.name or "", call.arguments or "{}") for call in completion.tool_calls]
         return Reply(text_of(completion.content), calls, completion.reasoning, finish_reason=step.finish_reason)
 
@@ -154,14 +176,19 @@ class AnswerServer(ScriptedServer):
         completions = [step.completion for step in self._of(ask.record).steps]
         ids = [() if one is None else tuple(call.id for call in one.tool_calls) for one in completions]
         values = (made.request, made.model, made.number, made.sampler, made.chunk_tokens, made.prompt_ids, made.prefix)
-        return _SameIds(*values, ids=ids)
+        return _SameIds(*values, ids=ids, response_id=self._of(ask.record).steps[0].response_id)
 
 
 @dataclass(frozen=True)
 class _SameIds(Turn):
-    """An answer whose tool calls have the ids that were recorded."""
+    """An answer that has, as its tool calls have, the id that was recorded."""
 
     ids: Sequence[Sequence[str | None]] = field(default=(), kw_only=True)
+    response_id: str | None = field(default=None, kw_only=True)
+
+    @cached_property
+    def id(self) -> str:
+        return self.response_id or self.prefix + self._name("response")
 
     def call_id(self, choice: int, call: int) -> str:
         known = self.ids[choice][call] if choice < len(self.ids) and call < len(self.ids[choice]) else None
@@ -173,6 +200,11 @@ class _WholeAnswers(Sampler):
 
     def sample(self, reply: Reply, prompt: Sequence[int], request: Mapping[str, Any]) -> Completion:
         return super().sample(reply, prompt, {})
+
+
+def _is_streamed(exchange: Exchange) -> bool:
+    kind = exchange.content_type
+    return "event-stream" in kind or "ndjson" in kind or exchange.response[:1] == b"["
 
 
 def text_of(content: Any) -> str | None:
