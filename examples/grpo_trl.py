@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer on rollouts of a recorded agent: a tiny model learns to look into the right drawer.
 
 A thing lies in each of four drawers. The agent is asked what lies in one of them, and has a tool that opens a drawer.
-The trainer's ``rollout_func`` runs the agent, recorded, and hands token ids, logprobs, mask and rewards to TRL.
+The trainer's ``rollout_func``, made of the agent and a reward, hands token ids, logprobs, mask and rewards to TRL.
 
 The model is made here, from a seed. A short supervised training, on conversations that are often wrong, comes first, so
 that it calls the tool and answers at all. Then TRL trains it. The script exits with status 1 if an importance ratio,
@@ -22,7 +22,6 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +36,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from trl import GRPOConfig, GRPOTrainer
 
 import rollout_trace as rt
-from rollout_trace import export
 from rollout_trace.testing import Reply, ScriptedServer
+from rollout_trace.trainers.trl import recorded_reward, rollout_func
 
 DRAWERS = "0123"
 THINGS = ("coin", "key", "pen", "ring")
@@ -177,38 +176,26 @@ def solve(client: OpenAI, messages: list[Any], drawers: Mapping[str, str], seed:
     return "", opened
 
 
-# Recording, and training.
+def agent_of(client: OpenAI, seed: int) -> Callable[[list[Any], rt.Rollout], tuple[bool, bool]]:
+    """The agent, a function of the prompt: whether it opened the right drawer and no other, and its answer is right."""
+
+    def agent(prompt: list[Any], rollout: rt.Rollout) -> tuple[bool, bool]:
+        asked = prompt[-1]["content"].split()[-1]
+        things = random.Random(f"{seed}/{rollout.group}").sample(THINGS, len(THINGS))
+        drawers = dict(zip(DRAWERS, things, strict=True))
+        # A seed for each rollout: which thread runs it, and when, does not matter.
+        answer, opened = solve(client, prompt, drawers, seed * 10**6 + int(asked) * 10**5 + rollout.index)
+        return opened == [asked], answer == drawers[asked]
+
+    return agent
 
 
-def rollout_func_of(client: OpenAI, seed: int) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
-    """TRL's ``rollout_func``, which runs the agent once for each prompt."""
-
-    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        step = trainer.state.global_step
-
-        def rollout(at: int) -> rt.Trajectory:
-            asked = prompts[at][-1]["content"].split()[-1]
-            group = f"{step}/drawer/{asked}"
-            things = random.Random(f"{seed}/{group}").sample(THINGS, len(THINGS))
-            task = rt.Task(id=f"drawer/{asked}", data=dict(zip(DRAWERS, things, strict=True)))
-            with rt.trajectory(task=task, group=group, rollout_index=at % trainer.num_generations) as trajectory:
-                # A seed for each rollout: which thread runs it, and when, does not matter.
-                answer, opened = solve(client, prompts[at], task.data, seed * 10**6 + step * 10**3 + at)
-                # Half for opening the right drawer and no other, half for the right answer.
-                trajectory.reward = 0.5 * (opened == [asked]) + 0.5 * (answer == task.data[asked])
-                for each in trajectory.steps:
-                    each.policy_version = step
-            return trajectory
-
-        with ThreadPoolExecutor(4) as threads:
-            return export.trl_rollout(threads.map(rt.propagate(rollout), range(len(prompts))))
-
-    return rollout_func
+def grade(prompt: list[Any], result: tuple[bool, bool], trajectory: rt.Trajectory) -> float:
+    """Half for the drawer, half for the answer."""
+    return sum(result) / 2
 
 
-def recorded_reward(reward: list[float | None], **others: Any) -> list[float | None]:
-    """TRL's reward function: it gets what ``rollout_func`` returned, by name."""
-    return reward
+# Training.
 
 
 class Table(TrainerCallback):  # type: ignore[misc]
@@ -226,7 +213,7 @@ def ratios(logs: Mapping[str, float]) -> tuple[float, float]:
     return logs[f"{name}/min"], logs[f"{name}/max"]
 
 
-def make_trainer(client: OpenAI, policy: Policy, tokenizer: Any, steps: int, seed: int, folder: Path) -> Any:
+def make_trainer(rollouts: Any, policy: Policy, tokenizer: Any, steps: int, seed: int, folder: Path) -> Any:
     config = GRPOConfig(
         output_dir=str(folder),
         max_steps=steps,
@@ -245,9 +232,8 @@ def make_trainer(client: OpenAI, policy: Policy, tokenizer: Any, steps: int, see
         disable_tqdm=True,
     )
     dataset = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"drawer {drawer}"}] for drawer in DRAWERS]})
-    rollout_func = rollout_func_of(client, seed)
     trainer = GRPOTrainer(
-        policy.trained, recorded_reward, config, dataset, processing_class=tokenizer, rollout_func=rollout_func
+        policy.trained, recorded_reward, config, dataset, processing_class=tokenizer, rollout_func=rollouts
     )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Table)
@@ -264,10 +250,10 @@ def run(steps: int, seed: int, path: Path) -> list[dict[str, float]]:
     policy = Policy(model, deepcopy(model).eval())
     print("step  mean reward  importance ratios")
     with serve(policy.served, tokenizer) as server, OpenAI(base_url=server.base_url, api_key="none") as client:
-        rt.wrap_openai(client, engine="vllm")
-        trainer = make_trainer(client, policy, tokenizer, steps, seed, path.parent)
-        with rt.recording(path):
-            trainer.train()
+        rollouts = rollout_func(agent_of(client, seed), reward=grade, output=path)
+        trainer = make_trainer(rollouts, policy, tokenizer, steps, seed, path.parent)
+        trainer.train()
+        rollouts.close()
     return [logs for logs in trainer.state.log_history if "reward" in logs]
 
 

@@ -19,6 +19,7 @@ from page_blocks import blocks_below
 
 import rollout_trace as rt
 from rollout_trace import export
+from rollout_trace.trainers import trl
 from tests.consumers.torch import example
 
 STEPS = 12
@@ -79,6 +80,11 @@ def learned(grpo: Any, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made
 
 
+def step_of(run: rt.Trajectory) -> int:
+    """The trainer's step: each prompt comes once in each."""
+    return int((run.group_id or "").partition("#")[2] or 1) - 1
+
+
 def test_the_reward_rises(learned: Run) -> None:
     rewards = [float(value) for value in re.findall(r"^ +\d+ +(\d\.\d+) ", learned.printed, re.MULTILINE)]
     assert len(rewards) == STEPS
@@ -102,11 +108,11 @@ def test_the_file_holds_groups_of_the_runs(learned: Run, grpo: Any) -> None:
     for run in trajectories:
         (row,) = run.sequences()
         assert row.loss_mask.sum() == run.n_output_tokens
-        assert {str(step.policy_version) for step in run.steps} == {(run.group_id or "").split("/")[0]}
+        assert {step.policy_version for step in run.steps} == {step_of(run)}
     assert {len(run.steps) for run in trajectories} >= {1, 2}
     assert {step.finish_reason for run in trajectories for step in run.steps} == {"stop", "length", "tool_calls"}
     first, last = (
-        np.mean([run.reward for run in trajectories if int((run.group_id or "").split("/")[0]) in steps])
+        np.mean([run.reward for run in trajectories if step_of(run) in steps])
         for steps in (range(5), range(STEPS - 5, STEPS))
     )
     line = f"mean reward: {first:.3f} in the first five steps, {last:.3f} in the last five\n"
@@ -116,7 +122,7 @@ def test_the_file_holds_groups_of_the_runs(learned: Run, grpo: Any) -> None:
 def test_the_batch_of_the_trainer_is_what_was_recorded(learned: Run, grpo: Any) -> None:
     """Ids token for token, the mask, logprobs and rewards; no token of a tool's result is trained on."""
     batch, given = learned.batches[0], learned.rewarded[0]
-    recorded = {run.id: run for run in learned.trajectories if (run.group_id or "").startswith("0/")}
+    recorded = {run.id: run for run in learned.trajectories if step_of(run) == 0}
     assert sorted(given["trajectory_id"]) == sorted(recorded)
     tokenizer, results = grpo.make_tokenizer(), 0
     for at, name in enumerate(given["trajectory_id"]):
@@ -167,8 +173,7 @@ def test_the_page_trains(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     def trainer(model: Any, reward: Any, *, args: Any, rollout_func: Any, train_dataset: Any) -> Any:
         assert args == {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": server.url, "beta": 0.0}
         monkeypatch.setattr(small, "recorded_reward", reward)
-        monkeypatch.setattr(small, "rollout_func_of", lambda client, seed: rollout_func)
-        made.append(small.make_trainer(None, policy, tokenizer, 1, 0, tmp_path))
+        made.append(small.make_trainer(rollout_func, policy, tokenizer, 1, 0, tmp_path))
         return made[0]
 
     (block,) = [one.text for one in blocks_below("docs/training.md", "TRL's GRPOTrainer") if "GRPOConfig(" in one.text]
@@ -207,13 +212,13 @@ def foreign_logprobs(grpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def results_trained_on(grpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mask lets results of the tool in."""
-    rollout = grpo.export.trl_rollout
+    rollout = export.trl_rollout
 
-    def unmasked(trajectories: Any) -> dict[str, list[Any]]:
-        columns: dict[str, list[Any]] = rollout(trajectories)
+    def unmasked(trajectories: Any, **options: Any) -> dict[str, list[Any]]:
+        columns: dict[str, list[Any]] = rollout(trajectories, **options)
         return {**columns, "env_mask": [[1] * len(mask) for mask in columns["env_mask"]]}
 
-    monkeypatch.setattr(grpo.export, "trl_rollout", unmasked)
+    monkeypatch.setattr(trl, "trl_rollout", unmasked)
 
 
 @pytest.mark.parametrize(("wrong", "steps"), [(stale_weights, 3), (foreign_logprobs, 1), (results_trained_on, 1)])

@@ -87,8 +87,7 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
             return float(result == drawers[task[-1]["content"][-1]]) + len(trajectory.steps) / 10
 
         func = trl.rollout_func(agent, reward=grade, output=tmp_path / "rollouts.jsonl")
-        monkeypatch.setattr(grpo, "rollout_func_of", lambda client, seed: func)
-        trainer = grpo.make_trainer(client, policy, tokenizer, STEPS, 0, tmp_path)
+        trainer = grpo.make_trainer(func, policy, tokenizer, STEPS, 0, tmp_path)
         trainer.train()
         func.close()
     runs = {run.id: run for run in rt.read(tmp_path / "rollouts.jsonl")}
