@@ -142,8 +142,8 @@ class Fork:
         live = len({step.call_id for step in self._branch.steps} - set(self._given)) if left else 0
         if live:
             return (
-                f"{live} calls went to the model while {left} of {len(self._answers)} recorded ones were not asked for: "
-                "they were made by a transport that rt.fork cannot answer."
+                f"{live} calls went to the model, and {left} of {len(self._answers)} recorded ones were not asked for: "
+                "the calls were made by a transport that rt.fork cannot answer."
             )
         if left:
             guard.logger.warning("the agent ended after %d of %d recorded calls.", answered, len(self._answers))

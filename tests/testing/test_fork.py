@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from anthropic import Anthropic
 from google import genai
 from google.genai import types
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import rollout_trace as rt
 from rollout_trace.testing import Reply, ScriptedServer
@@ -274,7 +277,7 @@ def test_a_difference_is_named(server: ScriptedServer, tmp_path: Path, seed: int
     before = len(server.requests)
     with pytest.raises(rt.ForkDifference) as raised, rt.fork(origin, 7):
         agent(True)
-    assert f"call {at + 1} of 7 differs from the recorded one in {expected[0]}" in str(raised.value)
+    assert f"call {at + 1} of 7: it differs from the recorded one in {expected[0]}" in str(raised.value)
     assert len(server.requests) == before
     with rt.fork(origin, 7, on_difference="live") as branch:
         agent(True)
@@ -283,6 +286,88 @@ def test_a_difference_is_named(server: ScriptedServer, tmp_path: Path, seed: int
     assert branch.forked_from.step == at
     assert expected[1] in str(branch.forked_from.difference)
     assert [one.status for one in branch.steps] == ["cached"] * at + ["ok"] * (7 - at)
+
+
+def asking(server: ScriptedServer, **options: Any) -> Callable[..., Any]:
+    """A client as a function of the text that it asks."""
+    client = rt.wrap_openai(
+        OpenAI(base_url=server.base_url, api_key="none", max_retries=0, **options), engine="vllm", keep_bytes=True
+    )
+
+    def ask(text: str, **more: Any) -> Any:
+        return client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}], **more)
+
+    return ask
+
+
+def three(ask: Callable[..., Any]) -> rt.Trajectory:
+    with rt.trajectory() as recorded:
+        for text in "ABC":
+            ask(text)
+    return recorded
+
+
+def test_what_was_answered_is_cached_in_whatever_order(server: ScriptedServer) -> None:
+    ask = asking(server)
+    origin = three(ask)
+    before = len(server.requests)
+    with rt.fork(origin, 2, on_difference="live") as branch:
+        ask("B")
+        ask("other")
+    assert [one.status for one in branch.steps] == ["cached", "ok"]
+    assert branch.forked_from is not None
+    assert branch.forked_from.step == 1
+    # A call that was recorded behind the step, perhaps at the same time, goes to the model and is no difference.
+    with rt.fork(origin, 2) as branch:
+        for text in "CAB":
+            ask(text)
+    assert [one.status for one in branch.steps] == ["ok", "cached", "cached"]
+    assert len(server.requests) == before + 2
+
+
+def test_a_stream_may_be_read_after_the_block_and_an_answer_streamed_anew(server: ScriptedServer) -> None:
+    ask = asking(server)
+    with rt.trajectory() as origin:
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in ask("S", stream=True) if chunk.choices)
+        ask("W")
+    with rt.fork(origin, 2) as branch:
+        stream = ask("S", stream=True)
+        again = "".join(chunk.choices[0].delta.content or "" for chunk in ask("W", stream=True) if chunk.choices)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == text == again
+    assert [one.status for one in branch.steps] == ["cached", "cached"]
+
+
+class OwnTransport(httpx.BaseTransport):
+    """Sends by another library."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        sent = urllib.request.Request(str(request.url), request.read(), {"content-type": "application/json"})
+        with urllib.request.urlopen(sent) as answer:
+            return httpx.Response(answer.status, headers={"content-type": "application/json"}, content=answer.read())
+
+
+def test_what_reaches_the_model_before_its_turn_is_said(server: ScriptedServer) -> None:
+    origin = three(asking(server))
+    elsewhere = asking(server, http_client=httpx.Client(transport=OwnTransport()))
+    with pytest.raises(rt.ForkDifference, match="2 calls went to the model, and 2 of 2"), rt.fork(origin, 2):
+        list(map(elsewhere, "AB"))
+
+
+def test_after_a_difference_nothing_is_paid_for_and_ctrl_c_stays_what_it_is(server: ScriptedServer) -> None:
+    ask = asking(server)
+    origin = three(ask)
+    before = len(server.requests)
+
+    def agent() -> None:
+        for text in ("other", "B", "C"):
+            with contextlib.suppress(NotFoundError):
+                ask(text)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), rt.fork(origin, 2) as branch:
+        agent()
+    assert len(server.requests) == before
+    assert [one.status for one in branch.steps] == ["error"] * 3
 
 
 def test_forks_at_the_same_time_do_not_mix(server: ScriptedServer, tmp_path: Path) -> None:
