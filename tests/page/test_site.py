@@ -142,7 +142,7 @@ def test_the_search_finds_names_fields_and_words(address: str, pages: Pages) -> 
     page = pages.new(own=address)
     page.goto(address)
     names = ["Step", "recording", "wrap_openai", "read", "collect", "WriteError", "wire.decode", "export.trl",
-             "export.iter_verl", "importing.claude_code", "testing.when", "testing.ScriptedServer",
+             "export.write", "importing.claude_code", "testing.when", "testing.ScriptedServer",
              "integration.ModelFrame", "Step.logprobs"]  # fmt: skip
     anchors = {name: f"rollout_trace.{name}" for name in names}
     for words, anchor in {**anchors, "drift": "drift", "object storage": "addresses"}.items():
