@@ -39,7 +39,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "record": (8650, 28),
     "clients": (8700, 33),
     "process": (2950, 17),
-    "train": (3750, 16),
+    "train": (3800, 16),
     "integration": (750, 6),
     "collection": (8550, 38),
     "importing": (6900, 31),

@@ -33,12 +33,13 @@ def mismatch(paths: tuple[str, ...], trainer_version: int | None, where: Test | 
     Exit code 1: they differ, no step has both, or lines could not be read.
     """
     from rollout_trace.train.mismatch import mismatch as compared
-    from rollout_trace.view.values import ascii_json
+    from rollout_trace.view.values import ascii_json, plain
 
     files = Trajectories(paths, where, progress=True)
     found = compared((one.trajectory for one in files), trainer_version=trainer_version)
     if as_json:
-        say([ascii_json({**asdict(found), "unreadable": [str(error) for error in files.problems]})])
+        # A ratio beyond a float is inf, which JSON has no number for: null.
+        say([ascii_json({**plain(asdict(found)), "unreadable": [str(error) for error in files.problems]})])
     else:
         say(_lines(found))
     show_problems(files.problems, as_json=as_json)

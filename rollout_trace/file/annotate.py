@@ -78,40 +78,50 @@ def annotate(
     files = files_with(path, {trajectory_id})
     if any("trainer" in step for step in note.get("steps", ())):
         for file in files:
-            _check_lengths(file, note)
+            check_trainer_numbers(file, [note])
     for file in files:
         append_notes(file, [note])
 
 
-def _check_lengths(file: PathLike, note: Mapping[str, Any]) -> None:
-    """Raises ValueError where a trainer's numbers are not one for each token of their step."""
-    trajectory = _trajectory(file, note["id"])
-    if trajectory is None:
-        raise ValueError(f"{shown(os.fspath(file))} has no trajectory {brief(note['id'])}: nothing was noted.")
+def check_trainer_numbers(path: PathLike, notes: Iterable[Mapping[str, Any]], *, may_be_cut: bool = False) -> None:
+    """Looks up the trajectories of notes in their file, in one pass, and compares a trainer's numbers with the steps.
+
+    Args:
+        may_be_cut: a step may have more tokens than there are numbers.
+
+    Raises:
+        ValueError: the file has not such a trajectory or step, or numbers are not one for each token.
+        FileNotFoundError, ValueError, OSError: as ``append_notes``.
+    """
+    file, _ = _noted_file(path)
+    by_id = {note["id"]: note for note in notes}
+    # By id: of two lines of a trajectory the later one counts.
+    problems: dict[str, str | None] = {}
+    for line, head in heads(file, _ignore, LineFormat(SCHEMA, TrajectoryHead)):
+        if head.id in by_id:
+            try:
+                trajectory = at_any_depth(decode, line)
+            except BadLine:
+                continue
+            problems[head.id] = next(_misfits(trajectory, by_id[head.id], may_be_cut), None)
+    for one in by_id:
+        if problem := problems.get(one, f"{shown(file)} has no trajectory {brief(one)}"):
+            raise ValueError(f"{problem}: nothing was noted.")
+
+
+def _misfits(trajectory: Trajectory, note: Mapping[str, Any], may_be_cut: bool) -> Iterator[str]:
     for given in note["steps"]:
         named = (one for one in trajectory.steps if given.get("id") == one.id or given.get("index") == one.index)
         step = next(named, None)
         for name, array in given.get("trainer", {}).items():
             place = f"steps[{given.get('id', given.get('index'))!r}][{name!r}]"
             if step is None:
-                raise ValueError(f"{place}: trajectory {brief(note['id'])} has no such step: nothing was noted.")
+                yield f"{place}: trajectory {brief(note['id'])} has no such step"
+                continue
             ids, numbers = step.completion_token_ids, array["shape"][0]
-            if ids is None or len(ids) != numbers:
+            if ids is None or numbers > len(ids) or (numbers < len(ids) and not may_be_cut):
                 tokens = "no completion ids" if ids is None else f"{len(ids)} completion tokens"
-                raise ValueError(f"{place} has {numbers} numbers, and the step has {tokens}: nothing was noted.")
-
-
-def _trajectory(file: PathLike, trajectory_id: str) -> Trajectory | None:
-    """The trajectory of a file, without its notes; None where the file has none with this id."""
-    found = None
-    for path in expand_paths(file):
-        for line, head in heads(path, _ignore, LineFormat(SCHEMA, TrajectoryHead)):
-            if head.id == trajectory_id:
-                try:
-                    found = at_any_depth(decode, line)
-                except BadLine:
-                    continue
-    return found
+                yield f"{place} has {numbers} numbers, and the step has {tokens}"
 
 
 def files_with(path: PathLike, trajectory_ids: Collection[str]) -> dict[PathLike, Collection[str]]:
@@ -163,6 +173,26 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
         ValueError: it is itself a file of notes, or its notes would go to a file of trajectories.
         WriteError, OSError: as ``annotate``.
     """
+    file, mode = _noted_file(path)
+    beside = notes_path(file)
+    if os.path.exists(beside) and not is_notes_file(beside):
+        raise ValueError(
+            f"{beside} is a file of trajectories, and its name is that of the notes of {file}: move it to a name that "
+            f"does not end with {SUFFIX}."
+        )
+    data = b"".join(dumps({"schema": NOTE_SCHEMA, **note}, orjson.OPT_APPEND_NEWLINE) for note in notes)
+    notes_file = AppendedFile(Path(beside).absolute(), Path(beside), ends_lines=True, fsync=False, mode=mode)
+    try:
+        notes_file.append(data, _LOCK_TIMEOUT)
+    except AppendError as error:
+        left = error.left.replace("its line", "what was to be noted").replace("Its line", "What was to be noted")
+        raise WriteError(f"{beside} could not be written: {error.cause}. {left}.") from error.cause
+    finally:
+        notes_file.close()
+
+
+def _noted_file(path: PathLike) -> tuple[str, int]:
+    """The local path of a file of trajectories, and the permissions of its notes. Raises as ``append_notes``."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f'expected the path of a file, such as "rollouts.jsonl", got {brief(path)}.')
     file = to_local(path)
@@ -182,23 +212,8 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
         raise ValueError(f"{file} keeps no trajectories: give the path of the file with the trajectory.")
     if is_notes_file(file):
         raise ValueError(f"{file} is a file of notes itself: give the path of the file with the trajectory.")
-    beside = notes_path(file)
-    if os.path.exists(beside) and not is_notes_file(beside):
-        raise ValueError(
-            f"{beside} is a file of trajectories, and its name is that of the notes of {file}: move it to a name that "
-            f"does not end with {SUFFIX}."
-        )
-    data = b"".join(dumps({"schema": NOTE_SCHEMA, **note}, orjson.OPT_APPEND_NEWLINE) for note in notes)
     # With the permissions of the file: who may not read it may not read what is said of it either.
-    mode = stat.S_IMODE(state.st_mode) & 0o666 | 0o600
-    notes_file = AppendedFile(Path(beside).absolute(), Path(beside), ends_lines=True, fsync=False, mode=mode)
-    try:
-        notes_file.append(data, _LOCK_TIMEOUT)
-    except AppendError as error:
-        left = error.left.replace("its line", "what was to be noted").replace("Its line", "What was to be noted")
-        raise WriteError(f"{beside} could not be written: {error.cause}. {left}.") from error.cause
-    finally:
-        notes_file.close()
+    return file, stat.S_IMODE(state.st_mode) & 0o666 | 0o600
 
 
 def _steps(value: Any, name: str) -> list[dict[str, Any]]:

@@ -41,11 +41,11 @@ class MismatchPart:
     tokens: int
     """Number of tokens."""
     ratio: float
-    """Mean of the trainer's probability divided by the engine's; 1.0 where they agree."""
+    """Mean of the trainer's probability divided by the engine's; 1.0 where they agree, inf beyond a float."""
     k1: float
     """Estimate of KL(engine || trainer), nats: mean of ``-d``."""
     k3: float
-    """Estimate of KL(engine || trainer), nats: mean of ``exp(d) - 1 - d``."""
+    """Estimate of KL(engine || trainer), nats: mean of ``exp(d) - 1 - d``; inf beyond a float."""
     mean_difference: float
     """Mean of ``|d|``, nats."""
     greatest_difference: float
@@ -113,7 +113,12 @@ def _compared(trajectory: Trajectory) -> Iterator[Compared]:
 
 
 def _has_both(step: Step) -> bool:
-    return step.trainer is not None and step.trainer_logprobs is not None and step.logprobs is not None
+    """True where some token has logprobs of both sides: of a row that was cut before the completion, none has."""
+    import numpy as np
+
+    if step.trainer is None or step.trainer_logprobs is None or step.logprobs is None:
+        return False
+    return bool((np.isfinite(step.logprobs) & np.isfinite(step.trainer_logprobs)).any())
 
 
 def _rows(trajectory: Trajectory) -> tuple[dict[str, str], frozenset[str]]:

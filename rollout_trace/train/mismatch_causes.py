@@ -2,9 +2,10 @@
 
 Each test looks for the trace that one cause leaves. A shifted mask gives each token the number of its neighbour.
 Another temperature stretches the logprobs. A truncation (top-p) on one side moves all tokens in one direction, by no
-more than the part that it cuts off. Another prompt shows most at the first sampled token. What touches some tokens (one
-row, those behind a drift, those under a grammar, those of older weights) leaves the others as they are. A difference
-without a pattern is another precision where it is small, and other weights where it is large.
+more than the part that it cuts off. Another prompt shows most at the first sampled token, also beside later tokens that
+the engine was as unsure of. What touches some tokens (one row, those behind a drift, those under a grammar, those of
+older weights) leaves the others as they are. A difference without a pattern is another precision where it is small, and
+other weights where it is large.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ _GREATEST_RATIO = 5.0
 """Of two temperatures."""
 _LEAST = 8
 """Tokens or completions below which no pattern is told from chance."""
+_FAIR_SHARE = 0.1
+"""Of all tokens, for those that differ to be called a pattern of all."""
+_LIKE = 1.25
+"""Greatest ratio of two logprobs of the engine for their tokens to be compared."""
 
 
 @document_fields
@@ -95,13 +100,11 @@ class _Tokens(NamedTuple):
 
 def causes_of(steps: list[Compared], trainer_version: int | None) -> Iterator[Cause]:
     """The causes, each with the tokens that it explains; none where both sides agree."""
-    steps = [one for one in steps if len(one.places)]
-    if not steps:
-        return
-    shifted = [one for one in steps if _shift(one)]
+    shifted = _shifted_steps(steps)
     if shifted:
         yield _shifted(shifted)
-    rest = [one for one in steps if not _shift(one)]
+    told = frozenset(shifted)
+    rest = [one for one in steps if one not in told]
     if not rest or _Tokens.of(rest).mean < _SAME:
         return
     some = next(filter(None, (find(rest) for find in _some(trainer_version))), None)
@@ -197,7 +200,8 @@ def _one_row(steps: list[Compared]) -> tuple[Cause, list[Compared]] | None:
         return None
     worst = max(rows, key=lambda row: float(sum(abs(one.difference).sum() for one in steps if one.row == row)))
     found = _apart(steps, lambda one: one.row == worst)
-    if found is None:
+    # Of many short rows, one is far from the others by chance.
+    if found is None or len(found[1].difference) < _LEAST:
         return None
     those, inside, outside = found
     message = (
@@ -210,16 +214,36 @@ def _one_row(steps: list[Compared]) -> tuple[Cause, list[Compared]] | None:
 # A shift by one
 
 
+def _shifted_steps(steps: list[Compared]) -> list[Compared]:
+    """The steps that are shifted; none where few short ones could fit their neighbours by chance."""
+    found = [one for one in steps if _shift(one)]
+    counts = [len(one.places) for one in found]
+    if sum(counts) < _LEAST or (max(counts) < _LEAST and len(found) * 2 < len(steps)):
+        return []
+    return found
+
+
 def _shift(one: Compared) -> int:
     """1 where the trainer's numbers are those of the token before, -1 of the token behind; 0 where they are neither."""
     engine, trainer = one.engine, one.trainer
-    if len(engine) < 3:
-        return 0
-    as_is = float(abs(trainer - engine).mean())
-    later, earlier = float(abs(trainer[1:] - engine[:-1]).mean()), float(abs(trainer[:-1] - engine[1:]).mean())
-    if as_is < _SAME or min(later, earlier) > as_is / _CLEARLY:
-        return 0
-    return 1 if later < earlier else -1
+    if _fits_neighbour(trainer[1:], engine[:-1], engine[1:]):
+        return 1
+    return -1 if _fits_neighbour(trainer[:-1], engine[1:], engine[:-1]) else 0
+
+
+def _fits_neighbour(trainer: Numbers, neighbour: Numbers, own: Numbers) -> bool:
+    """True where the trainer's numbers are the engine's of the neighbours, and clearly not those of the same tokens.
+
+    Both are taken over the same tokens: one that differs at an end, or an engine that is sure of all, is no shift.
+    """
+    if len(trainer) < 2:
+        return False
+    as_is, shifted = abs(trainer - own), abs(trainer - neighbour)
+    moved = as_is > _SAME
+    if float(as_is.mean()) < _SAME or float(shifted.mean()) > float(as_is.mean()) / _CLEARLY:
+        return False
+    # Of two tokens whose likelihoods are swapped by chance, in a step that is otherwise right, most would not fit.
+    return bool(moved.sum() >= 2 and (shifted < as_is)[moved].mean() > 0.5)
 
 
 def _shifted(steps: list[Compared]) -> Cause:
@@ -265,21 +289,21 @@ def _even(tokens: _Tokens, trainer_version: int | None) -> Cause:
 def _truncated(tokens: _Tokens) -> Cause | None:
     import numpy as np
 
-    difference = tokens.difference
-    if len(difference) < _LEAST:
+    difference = tokens.difference[abs(tokens.difference) > _SAME]
+    if len(difference) < max(_LEAST, _FAIR_SHARE * len(tokens.difference)):
         return None
     kept = min((float(top_p) for one in tokens.steps if (top_p := _top_p(one.step)) is not None), default=_LEAST_KEPT)
     bound = -float(np.log(kept)) * 1.05 + _SAME
     for sign, side, other in ((-1, "engine", "trainer"), (1, "trainer", "engine")):
         moved = sign * difference
-        if float(np.mean((moved >= -_SAME) & (moved <= bound))) >= 0.99:
+        if float(np.mean((moved > 0) & (moved <= bound))) >= 0.99:
             message = (
-                f"the {side}'s logprobs are higher at every token, by {float(moved.mean()):.3g} nats on average and at "
-                f"most {float(moved.max()):.3g}: the {side} renormalised over the tokens that top-p, top-k or min-p "
-                f"kept, the {other} did not. Compare both without truncation, or renormalise over "
-                "Sequence.sampling_mask."
+                f"the {side}'s logprobs are higher at every token that differs ({len(moved)} of "
+                f"{len(tokens.difference)}), by {float(moved.mean()):.3g} nats on average and at most "
+                f"{float(moved.max()):.3g}: the {side} renormalised over the tokens that top-p, top-k or min-p kept, "
+                f"the {other} did not. Compare both without truncation, or renormalise over Sequence.sampling_mask."
             )
-            return Cause(code="truncated", message=message, tokens=len(difference))
+            return Cause(code="truncated", message=message, tokens=len(moved))
     return None
 
 
@@ -315,19 +339,32 @@ def _temperature(tokens: _Tokens) -> Cause | None:
 
 
 def _prompt(tokens: _Tokens) -> Cause | None:
-    """Another prompt shows most in the first token behind it."""
+    """Another prompt shows most in the first token behind it.
+
+    The engine is often less sure of the first token, and where it is less sure most causes show more. So each first
+    token is compared with later ones of about the same logprob.
+    """
     import numpy as np
 
-    first = [abs(float(one.difference[0])) for one in tokens.steps if len(one.places) > 1 and one.places[0] == 0]
-    behind = [abs(one.difference[1:]) for one in tokens.steps if len(one.places) > 1 and one.places[0] == 0]
-    if len(first) < _LEAST:
+    having = [one for one in tokens.steps if len(one.places) > 1 and one.places[0] == 0]
+    if len(having) < _LEAST:
         return None
-    at_first, later = float(np.mean(first)), float(np.concatenate(behind).mean())
-    if at_first < 2 * later:
+    unsure = -np.concatenate([one.engine[1:] for one in having])
+    order = np.argsort(unsure)
+    sums = np.concatenate([[0.0], abs(np.concatenate([one.difference[1:] for one in having]))[order].cumsum()])
+    at = np.array([-one.engine[0] for one in having])
+    begin, end = np.searchsorted(unsure[order], [at / _LIKE, at * _LIKE])
+    known = end - begin >= _LEAST
+    if known.sum() < _LEAST:
+        return None
+    later = ((sums[end] - sums[begin]) / np.maximum(end - begin, 1))[known]
+    first = np.array([abs(one.difference[0]) for one in having])[known]
+    # In the middle too: one completion that differs greatly is not another prompt of all.
+    if first.mean() < 2 * later.mean() or np.median(first) < 1.5 * np.median(later):
         return None
     message = (
-        f"the first token of a completion differs most, {at_first:.3g} nats on average, and {later:.3g} behind it: the "
-        "trainer's prompt is not the one that the engine read. A chat template that renders anew can add a newline: "
-        "train on Sequence.token_ids as they are."
+        f"the first token of a completion differs most, {first.mean():.3g} nats on average, and {later.mean():.3g} of "
+        "later tokens that are about as likely: the trainer's prompt is not the one that the engine read. A chat "
+        "template that renders anew can add a newline: train on Sequence.token_ids as they are."
     )
     return Cause(code="prompt", message=message, tokens=len(tokens.difference))

@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.data.trainer_tokens import TRAINER_VALUES, token_numbers
-from rollout_trace.file.annotate import append_notes, checked_note, files_with
+from rollout_trace.file.annotate import append_notes, check_trainer_numbers, checked_note, files_with
 
 if TYPE_CHECKING:
     from rollout_trace.data.tokens import FloatArray
@@ -44,8 +44,8 @@ def trainer_report(
         loss_weights: weight of each token in the loss.
 
     Raises:
-        TypeError, ValueError: a row has no ids of its steps, nothing is given, or numbers do not fit their row.
-            Nothing is noted then.
+        TypeError, ValueError: a row has no ids of its steps, nothing is given, or numbers do not fit their row. Or the
+            file has not the row's trajectory or steps, or fewer tokens of one. Nothing is noted then.
         FileNotFoundError, WriteError, OSError: as ``rt.annotate``.
     """
     names = dict(zip(TRAINER_VALUES, (logprobs, entropy, reference_logprobs, loss_weights), strict=True))
@@ -68,6 +68,8 @@ def _append(path: str | os.PathLike[str], notes: Mapping[str, Mapping[str, Any]]
     by_file: dict[Any, list[Mapping[str, Any]]] = {}
     for file, ids in files_with(path, notes).items():
         by_file.setdefault(file, []).extend(notes[one] for one in ids)
+    for file, some in by_file.items():
+        check_trainer_numbers(file, some, may_be_cut=True)
     for file, some in by_file.items():
         append_notes(file, some)
 

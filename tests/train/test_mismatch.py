@@ -5,6 +5,8 @@ Both sides are forward passes of the small model in `tests/data/tiny-model`; the
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, Step, ToolCall
 from rollout_trace.train.mismatch import token_roles
+from tests.cli.command import command
 from tests.data.model.qwen2 import Qwen2, log_softmax
 
 if TYPE_CHECKING:
@@ -194,6 +197,88 @@ def faults() -> Iterator[tuple[str, str, Callable[[], list[rt.Trajectory]]]]:
 def test_a_fault_is_named(code: str, made: Callable[[], list[rt.Trajectory]]) -> None:
     found = rt.mismatch(made())
     assert [cause.code for cause in found.causes] == [code]
+
+
+def pairs(engine: Array, trainer: Array, length: int) -> list[rt.Trajectory]:
+    """Trajectories of a step each, of so many tokens."""
+    found = []
+    for at in range(0, len(engine), length):
+        both = [np.minimum(side[at : at + length], 0) for side in (engine, trainer)]
+        step = step_of(f"s{at}", [1], [2] * len(both[0]), *both)
+        found.append(rt.Trajectory(steps=[step]))
+    return found
+
+
+def unsure_at_first(random: np.random.Generator) -> Array:
+    """50 answers of 20 tokens: of most the engine is sure, of the first it is not."""
+    engine = -random.gamma(0.5, 1.0, (50, 20))
+    engine[:, 0] = -random.uniform(1, 3, 50)
+    return engine.ravel()
+
+
+def sure_with(changes: dict[int, float], count: int = 1000) -> tuple[Array, Array]:
+    """Both sides, equal but for these places."""
+    engine = -np.random.default_rng(0).uniform(0, 2, count)
+    trainer = engine.copy()
+    trainer[list(changes)] -= np.array(list(changes.values()))
+    return engine, trainer
+
+
+def lookalikes() -> Iterator[tuple[str, list[str], Callable[[], list[rt.Trajectory]]]]:
+    """Name, the codes that are expected, and the runs: what looks like another cause."""
+    random = np.random.default_rng(1)
+    engine = unsure_at_first(random)
+    noise = random.standard_normal(len(engine))
+    for share in (0.005, 0.01, 0.05):
+        fine = pairs(engine, engine * (1 + share * np.clip(noise, -2, 2)), 20)
+        yield f"noise of {share:.1%} of a logprob", ["precision"], lambda fine=fine: fine  # type: ignore[misc]
+    yield "noise by entropy", ["other_weights"], lambda: pairs(engine, engine + 0.15 * noise * np.sqrt(-engine), 20)
+    one = np.array([-0.01] * 4)
+    yield "one first token", ["other_weights"], lambda: pairs(one, one - [0.4, 0, 0, 0], 4)
+    sure = np.array([-0.001] * 6)
+    yield "one end token", ["other_weights"], lambda: pairs(sure, sure - [0, 0, 0, 0, 0, 0.5], 6)
+    ones = np.full(12, -0.01)
+    yield "one end token of 12", ["other_weights"], lambda: pairs(ones, ones - 0.5 * (np.arange(12) == 11), 12)
+    raw = -random.gamma(0.3, 0.3, 1500)
+    yield "a greedy engine", ["other_weights"], lambda: pairs(np.zeros(1500), raw, 3)
+    surely = np.where(random.random(200) < 0.2, -random.uniform(0.5, 3, 200), -1e-5)
+    yield "a shift of sure tokens", ["shifted"], lambda: pairs(surely, np.roll(surely, 1) - 2e-4, 200)
+    both = dict(zip(range(50, 1000, 200), [3.0, -0.4, 4.0, 3.0, 2.0], strict=True))
+    yield "five tokens both ways", ["other_weights"], lambda: pairs(*sure_with(both), 100)
+    down = dict.fromkeys(range(50, 1000, 100), 0.3)
+    yield "ten tokens of 1000, one way", ["precision"], lambda: pairs(*sure_with(down), 100)
+
+
+@pytest.mark.parametrize(("codes", "made"), [pytest.param(*one[1:], id=one[0]) for one in lookalikes()])
+def test_what_looks_like_another_cause(codes: list[str], made: Callable[[], list[rt.Trajectory]]) -> None:
+    assert [cause.code for cause in rt.mismatch(made()).causes] == codes
+
+
+def test_steps_without_a_token_of_both_sides_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "rollouts.jsonl"
+    steps = [step_of("cut", [1], [2], [-1.0], None), step_of("empty", [1], [], [], [])]
+    with rt.JSONLWriter(file) as writer:
+        writer.write(rt.Trajectory(id="run", steps=steps))
+    cut_row = {"trajectory_id": "run", "step_ids": ["cut"], "spans": [(1, 1)], "token_ids": [1]}
+    rt.trainer_report(file, [cut_row], [[-1.0]])
+    read = list(rt.read(file))
+    assert read[0].steps[0].trainer_logprobs is not None
+    found = rt.mismatch(read)
+    assert (found.steps, found.steps_left_out, found.whole) == (0, 1, None)
+    found = rt.mismatch([*read, *pairs(np.array([-1.0]), np.array([-1.0]), 1)])
+    assert (found.steps, found.steps_left_out, found.causes) == (1, 1, ())
+
+
+def test_a_ratio_beyond_a_float(tmp_path: Path) -> None:
+    file = tmp_path / "rollouts.jsonl"
+    step = step_of("a", [1], [2], [-2000.0], None)
+    with rt.JSONLWriter(file) as writer:
+        writer.write(rt.Trajectory(id="run", steps=[step]))
+    rt.annotate(file, "run", steps={"a": {"trainer_logprobs": [-0.5]}})
+    table, as_json = [command(tmp_path, "mismatch", file.name, *more).out for more in ([], ["--json"])]
+    assert re.search(r"all +1 +inf +-2e\+03 +inf", table)
+    whole = json.loads(as_json, parse_constant=pytest.fail)["whole"]
+    assert (whole["ratio"], whole["k3"], whole["greatest_difference"]) == (None, None, 1999.5)
 
 
 def test_two_passes_that_agree_have_no_cause() -> None:

@@ -150,6 +150,28 @@ def test_rows_and_numbers_that_do_not_belong_together(path: Path) -> None:
     assert not Path(notes_path(path)).exists()
 
 
+def test_rows_of_another_file_are_refused(path: Path, tmp_path: Path) -> None:
+    rows = [row for one in rt.read(path) for row in one.sequences()]
+    given = [numbers(row, 0) for row in rows]
+    short = run("other")
+    short.steps[2] = step(2, [9], [10])
+    for runs, message in (
+        ([run()], "has no trajectory 'other': nothing was noted"),
+        ([run(), rt.Trajectory(id="other", steps=run().steps[:2])], "trajectory 'other' has no such step"),
+        ([run(), short], r"\['s2'\]\['trainer_logprobs'\] has 2 numbers, and the step has 1 completion tokens"),
+    ):
+        another = tmp_path / "another.jsonl"
+        with rt.JSONLWriter(another) as writer:
+            for one in runs:
+                writer.write(one)
+        with pytest.raises(ValueError, match=message):
+            rt.trainer_report(another, rows, given)
+        assert not Path(notes_path(another)).exists()
+        another.unlink()
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        rt.trainer_report(tmp_path / "none.jsonl", rows, given)
+
+
 def test_a_note_of_more_tokens_than_a_step_has_is_said_and_not_read(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
