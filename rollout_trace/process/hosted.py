@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from subprocess import PIPE, CompletedProcess
-from typing import TYPE_CHECKING
+from subprocess import DEVNULL, PIPE, CompletedProcess
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.clients.loopback.program_server import ProgramServer
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
 _GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL for what is left of a program."""
+"""Seconds between SIGTERM and SIGKILL for what is left of a program, and for the rest of its output after them."""
 _PLAIN = Settings(protocol_of_path, is_http=True, is_guess=True)
 
 
@@ -99,7 +99,8 @@ async def run_program(
         input: what it reads from standard input; None: nothing.
 
     Returns:
-        Arguments, exit code (negative: the number of the signal), and the whole output and error output as text.
+        Arguments, exit code (negative: the number of the signal), and the whole output and error output as text. What a
+        process writes that has left the group is not waited for.
 
     Raises:
         ValueError: ``command`` is empty, or ``cli`` is unknown.
@@ -132,48 +133,98 @@ async def _run(
     # In a test whose model servers are stood in for, the one that does so records the program too.
     stood_in = {**children.for_children}
     server = None if stood_in else ProgramServer(command, environ, trajectories, _settings, known)
-    process = None
+    transport: asyncio.SubprocessTransport | None = None
+    program = _Running()
     is_whole = False
     try:
         start = Start(list(command), stood_in) if server is None else server.start().start_of_program()
-        process = await asyncio.create_subprocess_exec(
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: program,
             *start.command,
             cwd=cwd,
             env={**environ, **start.variables},
-            stdin=asyncio.subprocess.DEVNULL if given is None else PIPE,
+            stdin=DEVNULL if given is None else PIPE,
             stdout=PIPE,
             stderr=PIPE,
             start_new_session=True,
         )
-        out, err = await process.communicate(None if given is None else given.encode())
+        stdin = transport.get_pipe_transport(0)
+        if given is not None and isinstance(stdin, asyncio.WriteTransport):
+            stdin.write(given.encode())
+            stdin.close()
+        # Not for the end of its output: a process that it has left behind may hold that open.
+        await program.has_exited.wait()
         is_whole = True
-        code = process.returncode or 0
-        return CompletedProcess(list(command), code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
     finally:
-        if process is not None:
-            await asyncio.shield(_end_group(process))
-        # On a thread: it waits for others, which may be in the middle of an answer, and decodes what was recorded.
-        await asyncio.shield(asyncio.to_thread(_end, server, trajectories, is_aborted=not is_whole))
+        await _whole(_end(transport, program, server, trajectories, is_aborted=not is_whole))
+    code = transport.get_returncode() or 0
+    out, err = (bytes(program.output[number]).decode("utf-8", "replace") for number in (1, 2))
+    return CompletedProcess(list(command), code, out, err)
 
 
-def _end(server: ProgramServer | None, trajectories: ProgramTrajectories, *, is_aborted: bool) -> None:
-    if server is not None:
-        guard.run_all("close", server.close, lambda: trajectories.close(is_aborted=is_aborted))
+class _Running(asyncio.SubprocessProtocol):
+    """A program that runs: what it writes, and when it ends."""
+
+    def __init__(self) -> None:
+        self.output = {1: bytearray(), 2: bytearray()}
+        """By the number of the file."""
+        self.has_exited = asyncio.Event()
+        self.is_closed = asyncio.Event()
+        """It has exited, and nobody can write any more."""
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.output[fd] += data
+
+    def process_exited(self) -> None:
+        self.has_exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed.set()
 
 
-async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """Ends what is left of a program and of what it has started."""
+async def _whole(ending: Coroutine[Any, Any, None]) -> None:
+    """Runs it to its end, also where the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(ending)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+async def _end(
+    transport: asyncio.SubprocessTransport | None,
+    program: _Running,
+    server: ProgramServer | None,
+    trajectories: ProgramTrajectories,
+    *,
+    is_aborted: bool,
+) -> None:
+    try:
+        if transport is not None:
+            await _end_group(transport, program)
+    finally:
+        if server is not None:
+            closing = server.close, lambda: trajectories.close(is_aborted=is_aborted)
+            # On a thread: it waits for others, which may be in the middle of an answer, and decodes what was recorded.
+            await asyncio.shield(asyncio.to_thread(guard.run_all, "close", *closing))
+
+
+async def _end_group(transport: asyncio.SubprocessTransport, program: _Running) -> None:
+    """Ends what is left of a program and of what it has started, and reads the rest of its output."""
     if not hasattr(os, "killpg"):
         # Windows has no groups.
         with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            break
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(process.wait(), _GRACE)
-    await process.wait()
+            transport.kill()
+    else:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(transport.get_pid(), number)
+            except (ProcessLookupError, PermissionError):
+                break
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(program.has_exited.wait(), _GRACE)
+    await program.has_exited.wait()
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(program.is_closed.wait(), _GRACE)
+    transport.close()

@@ -6,18 +6,26 @@ import asyncio
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.forwarding import ClientGone, Forwarding
+from rollout_trace.clients.loopback.messages import RequestRecord
+from rollout_trace.clients.loopback.program_server import ProgramServer
 from rollout_trace.clients.loopback.programs import Place, Start, codex_base, program_of
-from rollout_trace.clients.loopback.trajectories import opening_of
+from rollout_trace.clients.loopback.trajectories import ProgramTrajectories, opening_of
+from rollout_trace.record.settings import Settings
 from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace.wire.protocols import protocol_of_path
 
 pytestmark = pytest.mark.processes
 
@@ -52,7 +60,8 @@ def run(folder: Path, server: ScriptedServer, program: str, *options: str, **var
 
 CONVERSATION = """
 first = json.loads(ask(body=said("solve it"))[2])["choices"][0]["message"]
-ask(body=said("a title for: solve it", system="You name conversations.", tools=False))
+# Of what a tool is asked for, but without tools: no sub-agent.
+ask(body=said("look at it", system="You name conversations.", tools=False))
 call, other = first["tool_calls"]
 sub = json.loads(ask(body=said("look at it", system="You look."))[2])["choices"][0]["message"]
 ask(body=said("look at it", sub, {"role": "user", "content": "and?"}, system="You look."))
@@ -143,7 +152,7 @@ except http.client.IncompleteRead as error:
     assert [step.status for step in one.steps] == ["ok", "error"]
 
 
-def test_a_request_that_is_given_up_is_cancelled(tmp_path: Path) -> None:
+def test_a_request_that_is_given_up_is_cancelled_and_a_stream_abandoned(tmp_path: Path) -> None:
     program = """
 import socket
 connection = http.client.HTTPConnection(url.hostname, url.port, timeout=1)
@@ -152,12 +161,19 @@ try:
     connection.getresponse()
 except TimeoutError:
     connection.close()
-print(ask(body=said("b"))[0])
+connection = http.client.HTTPConnection(url.hostname, url.port)
+connection.request("POST", url.path + "/chat/completions", json.dumps(said("b", stream=True)))
+answer = connection.getresponse()
+answer.read1()
+answer.close()
+connection.close()
+print(ask(body=said("c"))[0])
 """
-    with ScriptedServer([Fault(stall=True), "fine"]) as server:
+    with ScriptedServer([Fault(stall=True), Fault("it is left", stall_after=2), "fine"]) as server:
         done, (one,) = run(tmp_path, server, program)
     assert done.stdout.split() == ["200"], done.stderr
-    assert [step.status for step in one.steps] == ["cancelled", "ok"]
+    assert [step.status for step in one.steps] == ["cancelled", "abandoned", "ok"]
+    assert one.steps[1].error is None
 
 
 REFUSED = """
@@ -187,6 +203,34 @@ def test_nobody_else_can_use_the_server(tmp_path: Path) -> None:
     assert "True" not in done.stdout
     assert asked == [("POST", "/v1/chat/completions"), ("HEAD", "/v1/models")]
     assert len(one.steps) == 1
+
+
+def test_a_request_of_nobody_is_refused_before_its_body() -> None:
+    trajectories = ProgramTrajectories(lambda: None)
+    with ProgramServer(["x"], {}, trajectories, lambda: Settings(protocol_of_path, is_http=True)) as server:
+        place = urlsplit(server.url)
+        with socket.create_connection((place.hostname, place.port or 0), timeout=20) as client:
+            client.sendall(f"POST /wrong/x HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: 9\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"connection: close" in answer
+
+
+def test_a_server_that_does_not_read_is_left_when_ours_closes() -> None:
+    closing, ended = threading.Event(), threading.Event()
+    here, there = socket.socketpair()
+
+    def send() -> None:
+        record = RequestRecord(0, 0, "POST", "/", "", {}, bytes(64 << 20), socket=here)
+        with pytest.raises(ClientGone):
+            Forwarding().send(f"http://127.0.0.1:{model.getsockname()[1]}/", record, closing)
+        ended.set()
+
+    with here, there, socket.create_server(("127.0.0.1", 0)) as model:
+        threading.Thread(target=send, daemon=True).start()
+        with model.accept()[0]:
+            closing.set()
+            assert ended.wait(20)
 
 
 SDK = "import openai; openai.OpenAI().chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'hi'}])"
@@ -268,6 +312,38 @@ def test_rollouts_are_programs_each_with_its_own_trajectory(tmp_path: Path, monk
     assert sorted(one.status for one in found) == ["completed"] * 5 + ["timeout"], summary
     with pytest.raises(ProcessLookupError):
         os.kill(int((folders["2"] / "pid").read_text()), 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no groups of processes")
+def test_what_a_program_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
+    with rt.recording(tmp_path / "out.jsonl"):
+        done = asyncio.run(asyncio.wait_for(rt.run_program(["sh", "-c", "sleep 600 & echo hi"]), 20))
+    assert (done.returncode, done.stdout) == (0, "hi\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
+def test_a_program_that_is_cancelled_twice_is_ended_whole(tmp_path: Path) -> None:
+    pipe = tmp_path / "url"
+    os.mkfifo(pipe)
+
+    async def twice() -> str:
+        running = asyncio.create_task(
+            rt.run_program(["sh", "-c", "trap '' TERM; echo $OPENAI_BASE_URL > url; sleep 600"], cwd=tmp_path)
+        )
+        url = await asyncio.to_thread(pipe.read_text)
+        for _ in range(2):
+            # What it has begun goes on until it waits for something outside.
+            for _ in range(50):
+                await asyncio.sleep(0)
+            running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return url
+
+    with rt.recording(tmp_path / "out.jsonl"):
+        place = urlsplit(asyncio.run(twice()))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((place.hostname, place.port or 0), timeout=20)
 
 
 def test_a_program_outside_of_every_trajectory_opens_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +449,8 @@ def test_a_body_that_is_none_has_no_opening() -> None:
             "http://c/v1",
         ),
         ([], 'model_provider = "p"\n[model_providers.p]\nname = "p"\nbase_url = "http://d"', {}, "http://d"),
+        ([], "model_provider = 'p'\n[model_providers.p]\nbase_url = 'http://e'", {}, "http://e"),
+        (["-cmodel_provider=p"], "[model_providers]\np = { base_url = 'http://f' }", {}, "http://f"),
     ],
 )
 def test_where_codex_was_going(tmp_path: Path, words: Any, config: str, headers: Any, expected: str) -> None:
@@ -395,6 +473,17 @@ def test_arguments_have_no_secret(tmp_path: Path) -> None:
         assert "secret" not in " ".join(found.command).replace("x-rollout-trace-secret", "").replace("_SECRET", "")
 
 
+def test_codex_keeps_a_configuration_that_is_not_understood(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "config.toml").write_text("model_provider = 'p")
+    codex = program_of(["codex"])
+    assert codex is not None
+    assert codex.start is not None
+    start = Start(["codex", "exec", "x"], {})
+    place = Place("http://127.0.0.1:1", "http://127.0.0.1:1/secret", tmp_path)
+    assert codex.start(start, place, {"CODEX_HOME": str(tmp_path)}) == start
+    assert "Codex is not recorded: its config.toml" in caplog.text
+
+
 def test_pi_is_led_by_a_file_and_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "agent"
     (home / "sessions").mkdir(parents=True)
@@ -403,7 +492,7 @@ home = os.environ["PI_CODING_AGENT_DIR"]
 url = urlsplit(json.load(open(home + "/models.json"))["providers"]["mine"]["baseUrl"])
 open(home + "/sessions/s.jsonl", "w").write("s")
 open(home + "/auth.json", "w").write("a")
-print(ask(body=said("x"))[0], oct(os.stat(home).st_mode & 0o777))
+print(ask(body=said("x"))[0], *(oct(os.stat(one).st_mode & 0o777) for one in (home, home + "/models.json")))
 """
     with ScriptedServer("hi") as server:
         models = json.dumps({"providers": {"mine": {"baseUrl": server.base_url}}})
@@ -411,7 +500,7 @@ print(ask(body=said("x"))[0], oct(os.stat(home).st_mode & 0o777))
         monkeypatch.setenv("PI_CODING_AGENT_DIR", str(home))
         done, (one,) = run(tmp_path, server, program, "--cli", "pi")
         assert [record.path for record in server.requests] == ["/v1/chat/completions"]
-    assert done.stdout.split() == ["200", "0o700"], done.stderr
+    assert done.stdout.split() == ["200", "0o700", "0o600"], done.stderr
     assert len(one.steps) == 1
     assert sorted(path.name for path in home.rglob("*")) == ["auth.json", "models.json", "s.jsonl", "sessions"]
     assert (home / "models.json").read_text() == models

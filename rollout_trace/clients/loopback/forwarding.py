@@ -33,15 +33,13 @@ _OURS = frozenset({ORIGIN_HEADER, CALL_HEADER, SECRET_HEADER})
 _LONGEST_READ = 1 << 20
 _LONGEST_CONNECT = 10.0
 """Seconds, which nothing can make shorter while the client waits. The answer may take as long as the client likes."""
-_SOON = 0.05
-"""Seconds that an answer is waited for before the client is watched, on a thread: starting one takes a while."""
 _MOST_IDLE = 16
 """Connections to servers that are kept for the next request."""
 _SELECTOR = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class ClientGone(ConnectionCut):
-    """Raised where the client has closed its connection before there was an answer."""
+    """Raised where the client has closed its connection before the end of the answer."""
 
 
 class Connections:
@@ -122,10 +120,11 @@ class Forwarding:
         watch = _ClientWatch(record.socket, connection, closing)
         try:
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            if connection.sock is None:
+                connection.connect()
+            # From here on the client may give up: then sending, and waiting for the answer, end too.
+            watch.start()
             self._send(connection, record, target, parts.netloc.rpartition("@")[2])
-            if not _has_event(connection.sock, _SOON):
-                # Until the head is here the client may give up: then waiting for it ends too.
-                watch.start()
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             is_gone = watch.stop()
@@ -147,8 +146,6 @@ class Forwarding:
         return Response(answer.status, passed, chunked=is_chunked, stream=stream, length=length)
 
     def _send(self, connection: http.client.HTTPConnection, record: RequestRecord, target: str, host: str) -> None:
-        if connection.sock is None:
-            connection.connect()
         connection.sock.settimeout(None)
         connection.putrequest(record.method, target, skip_host=True, skip_accept_encoding=True)
         connection.putheader("host", host)
@@ -171,8 +168,6 @@ class Forwarding:
         leave: Callable[[], None] | None,
     ) -> Generator[bytes, None, None]:
         is_kept = False
-        # The head has been passed on: from here on the server may take its time.
-        watch.start()
         try:
             while chunk := answer.read1(_LONGEST_READ):
                 self.received(chunk)
@@ -184,8 +179,9 @@ class Forwarding:
             is_kept = leave is not None and not answer.will_close and not watch.stop()
             self.ended("complete")
         except (OSError, http.client.HTTPException) as error:
-            self.ended("closed" if watch.stop() else "cut")
-            raise ConnectionCut from error
+            is_gone = watch.stop()
+            self.ended("closed" if is_gone else "cut")
+            raise (ClientGone if is_gone else ConnectionCut) from error
         except GeneratorExit:
             # The client could not be written to.
             self.ended("closed")
@@ -248,14 +244,11 @@ class _ClientWatch:
         self._closing = closing
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._is_started = False
         self._is_gone = False
 
     def start(self) -> None:
-        """Begins to watch. A second call does nothing."""
-        if not self._is_started:
-            self._is_started = True
-            threading.Thread(target=self._watch, name="rollout_trace client watch", daemon=True).start()
+        """Begins to watch."""
+        threading.Thread(target=self._watch, name="rollout_trace client watch", daemon=True).start()
 
     def stop(self) -> bool:
         """Ends it; returns whether the client had closed its connection, or the server was closing."""

@@ -94,7 +94,7 @@ class ProgramServer(LoopbackServer):
             self._active += 1
 
     def respond(self, record: RequestRecord) -> Response:
-        """The answer of the real server; an error of our own where a request is not the program's."""
+        """The answer of the real server; an error of our own where it cannot be asked."""
         try:
             return self.answer(record)
         except ConnectionCut:
@@ -103,14 +103,16 @@ class ProgramServer(LoopbackServer):
             guard.failed("forward", None, error)
             return _refused(502, f"rollout-trace could not forward the request: {guard.describe(error)}")
 
-    def answer(self, record: RequestRecord) -> Response:
-        """Answers one request (called by the server)."""
+    def refusal(self, record: RequestRecord) -> Response | None:
+        """The answer to a request that is not the program's."""
         port = int(self.url.rpartition(":")[2])
         if (why := why_foreign(record.header_lines, port)) is not None:
             return _refused(403, why)
-        path = self._path_of(record)
-        if path is None:
-            return _refused(404, "There is nothing here.")
+        return _refused(404, "There is nothing here.") if self._path_of(record) is None else None
+
+    def answer(self, record: RequestRecord) -> Response:
+        """Answers one request (called by the server)."""
+        path = self._path_of(record) or ""
         if "websocket" in record.headers.get("upgrade", "").lower():
             # The program asks by HTTP then, at once: after any other status it tries again for a minute.
             return _refused(426, "rollout-trace forwards HTTP alone.")

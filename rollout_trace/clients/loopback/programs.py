@@ -9,11 +9,14 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rollout_trace import guard
 from rollout_trace.clients.loopback.messages import SECRET_HEADER
 
 SECRET = "ROLLOUT_TRACE_LOOPBACK_SECRET"
@@ -68,17 +71,25 @@ class Program:
     """Patterns of texts in its requests that do, beside dates and UUIDs, and what is compared in their place."""
 
 
-_CODEX_CONFIG = re.compile(r'^\s*model_provider\s*=\s*"([^"]+)"', re.MULTILINE)
 _CODEX_NAME = re.compile(r"(?:^|[/@])codex(?:@[^/]*)?(?:\.\w+)?$")
+_CODEX_OPTION = re.compile(
+    r"(?:--config=|-c)?((model_provider|openai_base_url|model_providers\.[^=\s]+)\s*=(.*))", re.DOTALL
+)
 _CODEX_PATH = "/codex"
 
 
 def _codex(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
     # It reads no variable for the address. The secret is not among the arguments, which other users may list.
-    provider = _codex_provider(start.command, environ)
+    settings = _codex_settings(start.command, environ)
+    if settings is None:
+        # Whose server it asks is unknown: it goes there itself.
+        hint = "" if sys.version_info >= (3, 11) else ", for which Python 3.10 needs: pip install tomli"
+        guard.warn(f"Codex is not recorded: its config.toml, or an option -c, cannot be read as TOML{hint}.")
+        return start
+    provider = settings.get("model_provider", "openai")
     headers = f'env_http_headers={{"{SECRET_HEADER}"="{SECRET}"}}'
     address = json.dumps(f"{place.origin}{_CODEX_PATH}")
-    if provider in (None, "openai"):
+    if provider == "openai":
         # Its own provider cannot be changed: another one with the same name is the same to it.
         fields = f'name="OpenAI",base_url={address},wire_api="responses",requires_openai_auth=true,{headers}'
         options = ["-c", f"model_providers.recorded={{{fields}}}", "-c", 'model_provider="recorded"']
@@ -90,19 +101,41 @@ def _codex(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
     return Start([*start.command[:own], *options, *start.command[own:]], start.variables)
 
 
-def _codex_provider(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """The provider that the command line, else the configuration, chooses."""
-    given = [one.partition("=")[2].strip("\"' ") for one in command if one.startswith("model_provider=")]
-    found = _CODEX_CONFIG.search(_codex_config(environ).partition("\n[")[0])
-    return given[-1] if given else None if found is None else found[1]
-
-
-def _codex_config(environ: Mapping[str, str]) -> str:
+def _codex_settings(command: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any] | None:
+    """What the configuration and the command line say of its servers; None: it cannot be read."""
     home = environ.get("CODEX_HOME") or os.path.join(environ.get("HOME", ""), ".codex")
     try:
-        return Path(home, "config.toml").read_text(encoding="utf-8")
+        text = Path(home, "config.toml").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        text = ""
     except (OSError, UnicodeDecodeError):
-        return ""
+        return None
+    settings = _toml(text)
+    for given in filter(None, map(_CODEX_OPTION.fullmatch, command)):
+        # A value that is no TOML is a text.
+        one = _toml(given[1]) or _toml(f"{given[2]}={json.dumps(given[3].strip())}")
+        settings = None if settings is None or one is None else _merged(settings, one)
+    return settings
+
+
+def _toml(text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        return {}
+    try:
+        toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+        found: dict[str, Any] = toml.loads(text)
+    except (ImportError, ValueError):
+        return None
+    return found
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    deeper = {
+        name: _merged(one[name], value)
+        for name, value in other.items()
+        if isinstance(value, dict) and isinstance(one.get(name), dict)
+    }
+    return {**one, **other, **deeper}
 
 
 def _codex_upstream(command: Sequence[str], environ: Mapping[str, str], headers: Mapping[str, str], path: str) -> str:
@@ -117,20 +150,14 @@ def codex_base(command: Sequence[str], environ: Mapping[str, str], headers: Mapp
         environ: its environment.
         headers: of the request, names in lower case.
     """
-    provider = _codex_provider(command, environ)
-    options = [one for one in command if "=" in one]
-    text = _codex_config(environ)
-    if provider not in (None, "openai"):
-        name = re.escape(provider or "")
-        pattern = rf'model_providers\.{name}(?:\.base_url\s*=\s*"?|\s*=\s*\{{.*?base_url\s*=\s*")([^"\s}}]+)'
-        found = next((match for one in reversed(options) if (match := re.search(pattern, one))), None)
-        found = found or re.search(rf'\[model_providers\.{name}\][^\[]*?base_url\s*=\s*"([^"]+)"', text)
+    settings = _codex_settings(command, environ) or {}
+    provider = settings.get("model_provider", "openai")
+    if provider == "openai":
+        base = settings.get("openai_base_url")
     else:
-        pattern = r'^openai_base_url\s*=\s*"?([^"\s]+)'
-        found = next((match for one in reversed(options) if (match := re.search(pattern, one))), None)
-        found = found or re.search(r'^\s*openai_base_url\s*=\s*"([^"]+)"', text, re.MULTILINE)
-    if found is not None:
-        return found[1]
+        base = settings.get("model_providers", {}).get(provider, {}).get("base_url")
+    if isinstance(base, str) and base:
+        return base
     # Signed in with an account, it asks another server.
     account = "chatgpt-account-id" in headers
     return "https://chatgpt.com/backend-api/codex" if account else "https://api.openai.com/v1"
@@ -164,7 +191,10 @@ def _pi(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
             (place.folder / one.name).symlink_to(one)
     led = {name: {**one, "baseUrl": f"{place.address}{_PI_PATH}/{name}"} if "baseUrl" in one else one
            for name, one in _pi_providers(environ).items()}  # fmt: skip
-    (place.folder / _PI_MODELS).write_text(json.dumps({"providers": led}), encoding="utf-8")
+    models = place.folder / _PI_MODELS
+    # It may have keys.
+    models.touch(0o600)
+    models.write_text(json.dumps({"providers": led}), encoding="utf-8")
     return Start(start.command, {**start.variables, "PI_CODING_AGENT_DIR": str(place.folder)})
 
 

@@ -7,7 +7,7 @@ import socketserver
 import struct
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,10 @@ from urllib.parse import urlsplit
 from .messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response, json_response
 
 THREAD = "rollout_trace test server"
+_MOST_UNREAD = 1 << 20
+"""Bytes of a request that are read after it was refused."""
+_LONGEST_LEAVE = 1.0
+"""Seconds that its client may take for the next of them."""
 
 
 class HTTPServer(ThreadingHTTPServer):
@@ -99,7 +103,12 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        owner, record = self.http_server.owner, self._read()
+        owner, record = self.http_server.owner, self._read_head()
+        refused = owner.refusal(record)
+        if refused is not None:
+            self._refuse(refused, record)
+            return
+        record.body = self._read_body(record.headers)
         owner.begin(record)
         response: Response | None = None
         try:
@@ -128,16 +137,32 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             pass  # the client left first
 
-    def _read(self) -> RequestRecord:
+    def _refuse(self, response: Response, record: RequestRecord) -> None:
+        """Answers a request whose body is not read, and closes the connection."""
+        self.close_connection = True
+        response.headers = [*response.headers, ("connection", "close")]
+        try:
+            self._send(response, record)
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_LONGEST_LEAVE)
+            # With bytes unread the connection would be reset, and the answer lost: a few are thrown away.
+            left = _MOST_UNREAD
+            while left > 0 and (piece := self.rfile.read1(min(left, 1 << 16))):
+                left -= len(piece)
+        except OSError:
+            pass  # the client left first, or stays for too long
+
+    def _read_head(self) -> RequestRecord:
         url = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            body = b"".join(iter(self._read_chunk, b""))
-        else:
-            body = self.rfile.read(int(headers.get("content-length", 0)))
-        record = RequestRecord(-1, self.number, self.command, url.path, url.query, headers, body)
+        record = RequestRecord(-1, self.number, self.command, url.path, url.query, headers, b"")
         record.socket, record.header_lines = self.connection, self.headers.items()
         return record
+
+    def _read_body(self, headers: Mapping[str, str]) -> bytes:
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            return b"".join(iter(self._read_chunk, b""))
+        return self.rfile.read(int(headers.get("content-length", 0)))
 
     def _read_chunk(self) -> bytes:
         size = int(self.rfile.readline().split(b";")[0], 16)
@@ -247,6 +272,10 @@ class LoopbackServer:
         self._active = 0
         self._httpd: HTTPServer | None = None
         self._thread: threading.Thread | None = None
+
+    def refusal(self, record: RequestRecord) -> Response | None:
+        """The answer to a request that is none of this server's, before its body is read; None: it is answered."""
+        return None
 
     def answer(self, record: RequestRecord) -> Response:
         """Return the response to one request; defined by subclasses. Called on the connection's thread."""

@@ -1,8 +1,8 @@
 """Which trajectory a request of a program belongs to, and what its conversations say: sub-agents, tools, calls beside.
 
 All is read from the wire. A conversation is told by the header with its thread, where the program sends one, else by
-its system prompt and first message. One whose first message is an argument of an earlier tool call is a sub-agent: a
-trajectory inside that of the call. All others are the program's own trajectory.
+its system prompt and first message. One with tools whose first message is an argument of an earlier tool call is a
+sub-agent: a trajectory inside that of the call. All others are the program's own trajectory.
 """
 
 from __future__ import annotations
@@ -196,7 +196,9 @@ class ProgramTrajectories:
             if key in self._of:
                 return self._of[key]
         # Without the lock: it may wait, and other conversations go on.
-        caller = self._found_caller(opening, has_thread=thread is not None)
+        # Without tools it is no agent, but a summary that a tool asks for, say, whose prompt has the tool's argument.
+        is_agent = opening.has_tools or thread is not None
+        caller = self._found_caller(opening, has_thread=thread is not None) if is_agent else None
         with self._lock:
             if key not in self._of:
                 self._of[key] = self._begun(root, caller, has_thread=thread is not None)
@@ -215,7 +217,7 @@ class ProgramTrajectories:
         end = time.monotonic() + _PATIENCE
         texts = (*opening.texts, *opening.latest) if has_thread else opening.texts
         found = self._caller(texts)
-        while found is None and (opening.has_tools or has_thread) and self._is_running() and time.monotonic() < end:
+        while found is None and self._is_running() and time.monotonic() < end:
             time.sleep(0.005)
             found = self._caller(texts)
         return found
