@@ -41,7 +41,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "process": (2950, 17),
     "train": (3750, 16),
     "integration": (750, 6),
-    "collection": (8550, 38),
+    "collection": (8600, 38),
     "importing": (6900, 31),
     "export": (7300, 36),
     "trainers": (400, 4),
