@@ -93,9 +93,9 @@ def rollouts(
             would make too old, no other is handed over: the slowest task has its groups, too. Such rollouts are noted
             in the output as ``metadata["collect"]["stale"]`` and are not to be trained on.
         order: ``ready``: groups come as they are complete; ``tasks``: in the order of the tasks.
-        log: called at each group that is taken with a dict of figures: ``groups``, ``ready``, ``in_flight``, ``stale``,
-            ``dropped``, ``reward`` (mean of the group), ``tokens_per_second``, ``exact_turns`` (share); without those
-            that are not known.
+        log: called at each group that is taken or given up with a dict of figures: ``groups``, ``ready``,
+            ``in_flight``, ``stale``, ``dropped``, ``reward`` (mean of the group), ``tokens_per_second``,
+            ``exact_turns`` (share); without those that are not known.
         options: the other arguments of ``rt.collect``, save ``concurrency``, which is ``in_flight``.
 
     Returns:

@@ -339,9 +339,41 @@ def test_who_asks_for_tasks_gets_their_groups(client: openai.OpenAI) -> None:
     asked = [(["a", "b", "a"], 2), (["b"], 1), (["a", "c"], 3)]
     groups = [feed.make(*one) for one in asked]
     feed.close()
+    with pytest.raises(RuntimeError, match="the rollouts have ended"):
+        feed.make(["a"], 1)
     assert [[group.id for group in made] for made in groups] == [["n/a", "n/b", "n/a#2"], ["n/b#2"], ["n/a#3", "n/c"]]
     indexes = [[[run.rollout_index for run in group.trajectories] for group in made] for made in groups]
     assert indexes == [[[0, 1], [0, 1], [2, 3]], [[2]], [[4, 5, 6], [0, 1, 2]]]
+
+
+def test_who_asks_is_told_of_a_group_that_is_given_up(client: openai.OpenAI) -> None:
+    versions = itertools.count()
+    feed = Feed(partial(ask, client), max_lag=0, policy_version=lambda: next(versions))
+    with pytest.raises(RuntimeError, match=r"rollouts of 'a' have no trajectory: .* older than max_lag"):
+        feed.make(["a"], 2)
+    feed.close()
+
+
+def test_an_async_stream_ends_once(client: openai.OpenAI) -> None:
+    """By an exception of the tasks, and by a plain `with`."""
+
+    def tasks() -> Iterator[str]:
+        yield "a"
+        raise OSError("the tasks are gone")
+
+    async def main() -> None:
+        groups = stream(partial(ask, client), tasks())
+        await groups.__anext__()
+        with pytest.raises(OSError, match="the tasks are gone"):
+            await groups.__anext__()
+        with pytest.raises(StopAsyncIteration):
+            await groups.__anext__()
+        with stream(partial(ask, client), map(str, itertools.count())) as left:
+            await left.__anext__()
+        while left.summary is None:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.processes
