@@ -71,7 +71,7 @@ class _Commands(click.Group):
         if name not in (*COMMANDS, *_ABOUT) and not name.startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            near = get_close_matches(name.lower(), COMMANDS, 1)
+            near = get_close_matches(name.lower(), (*COMMANDS, *OLD), 1)
             meant = f"Did you mean {near[0]}?" if near else "--help lists those that there are."
             ctx.fail(f"No such command {name!r}. {meant}")
         return super().resolve_command(ctx, args)

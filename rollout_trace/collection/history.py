@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,10 +99,6 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-_EVERY = 0.2
-"""Seconds between two writes of groups that were handed over."""
-
-
 class History:
     """The history at a place. Where it cannot be read or written, a warning is logged, and the run goes on.
 
@@ -118,9 +113,7 @@ class History:
         self._header = b""
         """To be written into the object of this run, at an address."""
         self._taken = b""
-        """Lines of groups that wait to be written."""
-        self._due = 0.0
-        """When they are, in ``time.monotonic`` seconds."""
+        """Lines of groups that wait to be written, at an address."""
         self._run_id = ""
 
     def begin(self, hashes: Hashes, *, run_id: str | None = None) -> list[str]:
@@ -138,9 +131,14 @@ class History:
         return sentences(last, hashes)
 
     def taken(self, group: str) -> None:
-        """Notes that a group of ``rt.rollouts`` was handed over; several together, at an address at the end."""
+        """Notes that a group of ``rt.rollouts`` was handed over: at once, but at an address at the next ``flush``."""
         self._taken += _line({"kind": "group", "group": group, "at": _now()})
-        if time.monotonic() >= self._due and not is_address(self._place):
+        if not is_address(self._place):
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the lines of groups that wait."""
+        if self._taken:
             self._write(None)
 
     def given(self) -> frozenset[str]:
@@ -167,7 +165,6 @@ class History:
             config: its settings; by default those that were hashed.
         """
         if not summary.usage.calls + summary.reward_usage.calls:
-            self._write(None)
             return
         hashes = self._hashes
         if config is None and hashes is not None:
@@ -188,11 +185,9 @@ class History:
 
     def _write(self, record: dict[str, Any] | None) -> None:
         """Adds a record, if one is given, behind the lines of groups."""
-        if record is None and not self._taken:
-            return
         try:
             line = self._taken + (b"" if record is None else _line(record))
-            self._taken, self._due = b"", time.monotonic() + _EVERY
+            self._taken = b""
             if not is_address(self._place):
                 _append(Path(self._place), line)
                 return

@@ -59,7 +59,7 @@ def claimed(output: str | None) -> Iterator[None]:
     file = _lock(path)
     if file is None:
         raise BlockingIOError(
-            f"another collect writes to {shown(output)}: both would make its rollouts. Wait for its end, or give "
+            f"another run writes to {shown(output)}: both would make its rollouts. Wait for its end, or give "
             "another output."
         )
     _held.add(file)

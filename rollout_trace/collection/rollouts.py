@@ -93,9 +93,9 @@ def rollouts(
             would make too old, no other is handed over: the slowest task has its groups, too. Such rollouts are noted
             in the output as ``metadata["collect"]["stale"]`` and are not to be trained on.
         order: ``ready``: groups come as they are complete; ``tasks``: in the order of the tasks.
-        log: called at each group that is taken with a dict of figures: ``groups``, ``ready``, ``in_flight``, ``stale``,
-            ``dropped``, ``reward`` (mean of the group), ``tokens_per_second``, ``exact_turns`` (share); without those
-            that are not known.
+        log: called at each group that is taken or given up with a dict of figures: ``groups``, ``ready``,
+            ``in_flight``, ``stale``, ``dropped``, ``reward`` (mean of the group), ``tokens_per_second``,
+            ``exact_turns`` (share); without those that are not known.
         options: the other arguments of ``rt.collect``, save ``concurrency``, which is ``in_flight``.
 
     Returns:
@@ -151,8 +151,12 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
         if self._task is None:
             self._task = asyncio.ensure_future(_run(self._session))
             # Left without being closed: what runs is cut.
-            weakref.finalize(self, _cancel, asyncio.get_running_loop(), self._task)
-        group = await self._stream.take()
+            weakref.finalize(self, _cancel, self._task, self._stream)
+        try:
+            group = await self._stream.take()
+        except Exception:  # Of the run or the tasks.
+            await self.aclose()
+            raise
         if group is None:
             await self.aclose()
             raise StopAsyncIteration
@@ -162,9 +166,12 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
     async def aclose(self) -> None:
         """Cuts the rollouts that run, and waits until all is written."""
         self._is_closed = True
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.close)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+            self._stream.left()
 
     async def __aenter__(self) -> Self:
         return self
@@ -197,10 +204,12 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
         return group
 
     def close(self) -> None:
-        """Cuts the rollouts that run, and waits until all is written."""
+        """Cuts the rollouts that run, and waits until all is written; after ``async for`` it does not wait."""
         self._is_closed = True
         if self._thread is not None:
             self._thread.close()
+        if self._task is not None:
+            _cancel(self._task, self._stream)
 
     def __enter__(self) -> Self:
         return self
@@ -232,9 +241,11 @@ async def _taken(stream: Stream, group: Group) -> None:
     stream.was_taken(group)
 
 
-def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+def _cancel(task: asyncio.Task[None], stream: Stream) -> None:
+    loop = task.get_loop()
     if not loop.is_closed():
         loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(stream.left)
 
 
 class _Thread:
@@ -259,6 +270,8 @@ class _Thread:
         await asyncio.wait({self._work})
         # What is complete can be taken until the consumer has seen the end.
         await self._left.wait()
+        if session.stream is not None:
+            session.stream.left()
 
     def ask(self, what: Coroutine[Any, Any, T]) -> T:
         """Waits for a coroutine in that loop."""

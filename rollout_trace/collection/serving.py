@@ -13,6 +13,7 @@ from rollout_trace.collection.worker import Worker
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.job import Job, Outcome, Work
+    from rollout_trace.collection.worker import Family
     from rollout_trace.data.trajectory import Trajectory
 
 _PATIENCE = 5.0
@@ -48,15 +49,15 @@ class _Served:
 
     def __init__(self, work: Work) -> None:
         self._hands_over = work.hands_over
-        self._written: dict[str, tuple[Facts, list[Trajectory]]] = {}
+        self._written: dict[str, tuple[Facts | None, list[Trajectory]]] = {}
         """What is in the output, by the id of the rollout's trajectory."""
         self.worker = Worker(work, self._keep)
         self.worker.open()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def _keep(self, facts: Facts, trajectories: list[Trajectory]) -> None:
-        self._written[facts.trajectory_id] = facts, trajectories if self._hands_over else []
+    def _keep(self, family: Family, facts: Facts | None) -> None:
+        self._written[family.id] = facts, family.written if self._hands_over else []
 
     def run(self, job: Job) -> Outcome:
         """Makes a rollout on the event loop's thread."""

@@ -19,10 +19,10 @@ from rollout_trace.collection.reporters import Reporters, StatusFile, Told, figu
 from rollout_trace.collection.resume import Earlier, Plan, earlier, exists, found_in, inside
 from rollout_trace.collection.runner import Jobs, Runner
 from rollout_trace.collection.serving import LocalExecutor
-from rollout_trace.collection.stream import Known, Stream
+from rollout_trace.collection.stream import Known, Listeners, Stream
 from rollout_trace.collection.summary import CollectSummary
 from rollout_trace.collection.tally import Tally
-from rollout_trace.collection.worker import Worker
+from rollout_trace.collection.worker import Family, Worker
 from rollout_trace.data.episodes import STALE, episode_of
 from rollout_trace.file.addresses import is_address, is_folder_target
 from rollout_trace.file.annotate import append_notes, attempts_in, leave_out, leave_out_note, of_episodes
@@ -87,7 +87,7 @@ class Session:
         """Makes the rollouts; returns the summary.
 
         Raises:
-            BlockingIOError: another collect writes to the output.
+            BlockingIOError: another run writes to the output.
             KeyboardInterrupt: Ctrl-C; what ran has been written.
             CancelledError: the task was cancelled; so has what ran.
             WriteError: something could not be written.
@@ -142,7 +142,8 @@ class _Run:
         self._stale: set[str] = set()
         """Episodes of rollouts that were too old, and are to be noted at the end."""
         if stream is not None:
-            stream.bind(plan, self._tally, known, on_stale=self._is_stale, on_taken=self._was_taken, flush=self._flush)
+            on = Listeners(self._is_stale, self._was_taken, self._was_dropped, self._was_left)
+            stream.bind(plan, self._tally, known, on=on, flush=self._flush)
         self._began = time.monotonic()
         self._error: BaseException | None = None
 
@@ -260,7 +261,14 @@ class _Run:
     def _was_taken(self, group: Group) -> None:
         if self._history is not None:
             self._history.taken(str(group.id))
+        self._was_dropped(group)
+
+    def _was_dropped(self, group: Group) -> None:
         self._log.tell(lambda: figures_of(self._runner.progress(), group))
+
+    def _was_left(self) -> None:
+        if self._history is not None:
+            self._history.flush()
 
     async def _guarded(self, part: Awaitable[None]) -> None:
         try:
@@ -293,15 +301,16 @@ class _Run:
             check(self._work)
         return executor
 
-    def _written_later(self) -> Callable[[Facts, list[Trajectory]], object]:
+    def _written_later(self) -> Callable[[Family, Facts | None], object]:
         """Passes on what was written, from the thread that writes."""
         loop, stream = asyncio.get_running_loop(), self._stream
 
-        def pass_on(facts: Facts, trajectories: list[Trajectory]) -> None:
+        def pass_on(family: Family, facts: Facts | None) -> None:
             try:
-                loop.call_soon_threadsafe(self._tally.add_facts, facts)
-                if stream is not None:
-                    loop.call_soon_threadsafe(stream.written, trajectories)
+                if facts is not None:
+                    loop.call_soon_threadsafe(self._tally.add_facts, facts)
+                if stream is not None and family.key is not None:
+                    loop.call_soon_threadsafe(stream.written, family.key, family.written)
             except RuntimeError:  # A second Ctrl-C has closed the loop.
                 pass
 

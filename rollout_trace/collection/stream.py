@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from rollout_trace.collection.facts import key_of
 from rollout_trace.collection.items import Key, TaskItem
 from rollout_trace.collection.job import Job, Outcome
 from rollout_trace.collection.resume import Plan, after
-from rollout_trace.data.episodes import is_made_again
+from rollout_trace.data.user_values import brief
 from rollout_trace.train.groups import Group
 
 if TYPE_CHECKING:
@@ -63,6 +62,19 @@ class _Pending:
         return all(run.is_complete for run in self.runs)
 
 
+class Listeners(NamedTuple):
+    """What a stream calls."""
+
+    stale: Callable[[Sequence[Trajectory]], object] = id
+    """With the trajectories of a rollout that was too old."""
+    taken: Callable[[Group], object] = id
+    """With each group that the consumer has got."""
+    dropped: Callable[[Group], object] = id
+    """With each group, without trajectories, that was given up."""
+    left: Callable[[], object] = int
+    """When the consumer takes no more."""
+
+
 class Known(NamedTuple):
     """What the output holds at the beginning of a stream."""
 
@@ -108,14 +120,13 @@ class Stream:
     stale: int = 0
     """Rollouts that were too old when they could have been handed over."""
     dropped: int = 0
-    """Groups that were given up: a rollout of theirs was too old again and again."""
+    """Groups that were given up: a rollout was too old again and again, or all were lost with their workers."""
     taken: int = 0
     """Groups that were handed over."""
     _plan: Plan | None = None
     _tally: Tally | None = None
     _known: Known = field(default_factory=Known)
-    _on_stale: Callable[[Sequence[Trajectory]], object] = id
-    _on_taken: Callable[[Group], object] = id
+    _on: Listeners = field(default_factory=Listeners)
     _flush: Callable[[], Awaitable[object]] = field(default=lambda: asyncio.sleep(0))
     _open: dict[str, _Pending] = field(default_factory=dict)
     """The groups that have not been handed over, by id, in the order of their tasks."""
@@ -150,8 +161,7 @@ class Stream:
         tally: Tally,
         known: Known,
         *,
-        on_stale: Callable[[Sequence[Trajectory]], object],
-        on_taken: Callable[[Group], object],
+        on: Listeners,
         flush: Callable[[], Awaitable[object]],
     ) -> None:
         """Says what the run is, before it begins.
@@ -160,12 +170,11 @@ class Stream:
             plan: the name and the settings of the rollouts, and what the output holds.
             tally: counts what the output held, and forgets what is made again.
             known: of the output.
-            on_stale: called with the trajectories of a rollout that was too old.
-            on_taken: called with each group that the consumer has got.
+            on: what is called when something happens.
             flush: returns when all that has ended is written, as far as it can be.
         """
         self._plan, self._tally, self._known, self._flush = plan, tally, known, flush
-        self._on_stale, self._on_taken = on_stale, on_taken
+        self._on = on
 
     # For the run
 
@@ -221,14 +230,11 @@ class Stream:
             run.trajectories = outcome.trajectories
         self._look(outcome.key)
 
-    def written(self, trajectories: Sequence[Trajectory]) -> None:
-        """The trajectories of one attempt are in the output."""
-        for one in trajectories:
-            key = key_of(one)
-            if key in self._by_key and not is_made_again(one):
-                self._run_of(key).trajectories = trajectories
-                self._look(key)
-                return
+    def written(self, key: Key, trajectories: Sequence[Trajectory]) -> None:
+        """The trajectories of the last attempt at a rollout are in the output."""
+        if key in self._by_key:
+            self._run_of(key).trajectories = trajectories
+            self._look(key)
 
     def stop(self) -> None:
         """No further rollout is begun."""
@@ -265,6 +271,9 @@ class Stream:
             pending = self._pick()
             if pending is not None:
                 group = self._hand_over(pending)
+                if not group.trajectories:
+                    self.dropped += 1
+                    self._on.dropped(group)
                 if group.trajectories or pending.is_awaited:
                     return group
             elif self._has_ended:
@@ -276,9 +285,14 @@ class Stream:
 
     def was_taken(self, group: Group) -> None:
         """The consumer has got a group."""
-        self.taken += 1
-        self._pace.taken(self.versions.now())
-        self._on_taken(group)
+        if group.trajectories:
+            self.taken += 1
+            self._pace.taken(self.versions.now())
+            self._on.taken(group)
+
+    def left(self) -> None:
+        """The consumer takes no more."""
+        self._on.left()
 
     def _pick(self) -> _Pending | None:
         """A complete group that may be handed over now, none of whose rollouts is too old."""
@@ -290,12 +304,16 @@ class Stream:
         for pending in candidates:
             if pending.id not in self._ready:
                 return None
-            stale = [run for run in pending.runs if self.versions.is_stale(run.job.policy_version)]
+            made = [run for run in pending.runs if run.trajectories]
+            stale = [run for run in made if self.versions.is_stale(run.job.policy_version)]
+            if stale and (self._is_stopped or pending.remakes >= REMAKES):
+                self._give_up(pending)
+                return pending
             if stale:
                 self._make_again(pending, stale)
-                if self.order == "tasks" and pending.id in self._open:
+                if self.order == "tasks":
                     return None
-            elif self.order == "tasks" or not self._must_wait(pending):
+            elif self.order == "tasks" or not made or not self._must_wait(pending):
                 return pending
         return None
 
@@ -315,21 +333,24 @@ class Stream:
         return False
 
     def _make_again(self, pending: _Pending, stale: Sequence[_Run]) -> None:
-        is_given_up = pending.remakes >= REMAKES or self._is_stopped
         pending.remakes += 1
-        for run in pending.runs if is_given_up else stale:
-            self.stale += 1
-            self._on_stale(run.trajectories)
-        if is_given_up:
-            self.dropped += 1
-            self._close(pending)
-        else:
-            del self._ready[pending.id]
-            self._waiting -= len(pending.runs)
-            pending.left = len(stale)
-            for run in stale:
-                self._begin_again(run)
+        del self._ready[pending.id]
+        self._waiting -= len(pending.runs)
+        pending.left = len(stale)
+        for run in stale:
+            self._is_stale(run)
+            self._begin_again(run)
         self._wake()
+
+    def _give_up(self, pending: _Pending) -> None:
+        """Takes a group's trajectories from it: it was too old too often."""
+        for run in pending.runs:
+            self._is_stale(run)
+            run.trajectories = ()
+
+    def _is_stale(self, run: _Run) -> None:
+        self.stale += 1
+        self._on.stale(run.trajectories)
 
     def _begin_again(self, run: _Run) -> None:
         assert self._tally is not None
@@ -397,6 +418,7 @@ class Stream:
         assert self._tally is not None
         self._rounds[item.id] += 1
         item = replace(item, round=self._rounds[item.id])
+        self._check_group(item)
         first = self._indexes[item.id]
         self._indexes[item.id] += item.samples or self._plan.samples
         jobs = [self._plan.job(item, index) for index in range(first, self._indexes[item.id])]
@@ -425,6 +447,16 @@ class Stream:
         pending = self._open[group] = _Pending(id=group, runs=runs, left=left, is_awaited=item.samples is not None)
         self._by_key.update((run.job.key, (pending, at)) for at, run in enumerate(runs))
         self._look(runs[0].job.key)
+
+    def _check_group(self, item: TaskItem) -> None:
+        """Raises ValueError where another task has the group's id: one is ``x#2``, and the other is ``x``, again."""
+        before, _, number = item.id.rpartition("#")
+        is_used = item.round > 1 and item.group in self._rounds
+        if is_used or number in map(str, range(2, self._rounds[before] + 1)):
+            raise ValueError(
+                f"the task {brief(item.id)} would have the group {brief(item.group)}, which another task has: the "
+                "groups of a task that comes again are ID#2, ID#3. Give the tasks other ids."
+            )
 
     # What waits
 

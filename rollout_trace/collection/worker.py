@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from rollout_trace import guard
 from rollout_trace.collection.calls import Ended, UserCall
 from rollout_trace.collection.facts import Facts, facts_of
+from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, Work
 from rollout_trace.collection.logs import Rollout, RolloutLogs
 from rollout_trace.collection.rewards import RewardPart, score
@@ -39,13 +40,20 @@ class _Nowhere:
     def write(self, trajectory: Trajectory) -> None:
         """Does nothing."""
 
+    def __str__(self) -> str:
+        return "no file"
+
 
 NOWHERE = _Nowhere()
 
 
-class _Family(NamedTuple):
-    """The trajectories of one rollout that are being written."""
+class Family(NamedTuple):
+    """The trajectories of one attempt at a rollout that are being written."""
 
+    id: str
+    """Of the rollout's own."""
+    key: Key | None
+    """The rollout; None: the attempt is thrown away. Known here: ``redact=`` may change what is in a trajectory."""
     size: int
     written: list[Trajectory]
 
@@ -55,21 +63,21 @@ class Worker:
 
     Args:
         work: what the rollouts share.
-        on_written: called with the facts and the trajectories of each attempt when they are in the output, on the
-            thread that writes.
+        on_written: called with the trajectories of each attempt when they are in the output, and with their facts, None
+            where ``redact=`` has changed what they are read from; on the thread that writes.
         version: gives the version of the weights, for each call; None: that of the job.
     """
 
     def __init__(
         self,
         work: Work,
-        on_written: Callable[[Facts, list[Trajectory]], object],
+        on_written: Callable[[Family, Facts | None], object],
         version: Callable[[], str | int | None] | None = None,
     ) -> None:
         self._work = work
         self._on_written = on_written
         self._version = version
-        self._families: dict[str, _Family] = {}
+        self._families: dict[str, Family] = {}
         """By the id of each of their trajectories."""
         self._logs = RolloutLogs(work.logs)
         self._opened = ExitStack()
@@ -127,6 +135,7 @@ class Worker:
             artifacts=self._work.artifacts,
         )
         began, error, will_retry = time.monotonic(), None, False
+        key: Key | None = None
         try:
             ended, seconds = await self._run_agent(job, rollout), time.monotonic() - began
             error = self._failure(ended, trajectory)
@@ -135,6 +144,8 @@ class Worker:
             will_retry = self._work.retries.applies(kinds, job.failures + 1)
             if will_retry:
                 change_episode(trajectory, episodes.supersede)
+            else:
+                key = job.key
         except BaseException as interruption:
             # Cut, by Ctrl-C or the end of the run: the next one makes it again.
             error = interruption
@@ -142,7 +153,7 @@ class Worker:
             raise
         finally:
             _identify(trajectory, job, will_retry=will_retry)
-            self._finish(trajectory, error)
+            self._finish(trajectory, key, error)
             log.end(error)
         return Outcome(
             key=job.key,
@@ -180,10 +191,10 @@ class Worker:
         call = partial(_call_reward, trajectory)
         return await score(self._work.rewards, job.task.value, result, trajectory, call)
 
-    def _finish(self, trajectory: Trajectory, error: BaseException | None) -> None:
+    def _finish(self, trajectory: Trajectory, key: Key | None, error: BaseException | None) -> None:
         current_scope.set(None)
         family = closed_inside(trajectory)
-        together = _Family(len(family), [])
+        together = Family(trajectory.id, key, len(family), [])
         self._families.update((one.id, together) for one in family)
         lifecycle.finish(trajectory, None, error)
         for one in family:
@@ -201,9 +212,7 @@ class Worker:
             return
         family.written.append(trajectory)
         if len(family.written) == family.size:
-            facts = facts_of(family.written)
-            if facts is not None:
-                self._on_written(facts, family.written)
+            self._on_written(family, facts_of(family.written))
 
 
 def _opened(job: Job) -> Trajectory:

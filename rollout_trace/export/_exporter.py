@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias
@@ -68,7 +68,7 @@ class RowIterator(Iterator[dict[str, Any]]):
         self.fills = fills
         self.checked = checked
         self._name, self._strict, self._report, self._make = name, strict, report, make
-        self._rows: Iterator[Row] | None = None
+        self._rows: Generator[Row, None, None] | None = None
 
     def __next__(self) -> dict[str, Any]:
         if self._rows is None:
@@ -79,7 +79,13 @@ class RowIterator(Iterator[dict[str, Any]]):
         """The rows as a writer takes them; those that are left, if some were already given."""
         return self._made(for_file=True) if self._rows is None else self._rows
 
-    def _made(self, *, for_file: bool) -> Iterator[Row]:
+    def close(self) -> None:
+        """Makes no further row, and ends the export."""
+        if self._rows is None:
+            self._rows = self._made(for_file=False)
+        self._rows.close()
+
+    def _made(self, *, for_file: bool) -> Generator[Row, None, None]:
         with exporting(self._name, self._strict, self._report) as counts:
             yield from self._make(counts, for_file)
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.export._arrow import batches, import_package, require_finite
-from rollout_trace.export._exporter import RowIterator
+from rollout_trace.export._exporter import Exporter, RowIterator
 from rollout_trace.export._values import number
 from rollout_trace.file.addresses import replacing
 from rollout_trace.file.compression import import_zstandard
@@ -58,6 +59,7 @@ def write(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | No
         ExportError: the rows are of an exporter with ``strict``, and something would be left out.
         ImportError: zstandard or pyarrow is not installed.
         OSError: the file cannot be written.
+        TypeError: trajectories, or an exporter, in the place of rows.
         ValueError: the name ends with something else, or a row does not fit the schema or holds a number that is not
             finite.
     """
@@ -65,11 +67,20 @@ def write(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | No
     if schema is None:
         schema = getattr(rows, "columns", None)
     fills, checked = getattr(rows, "fills", True), getattr(rows, "checked", False)
-    if isinstance(rows, RowIterator):
-        rows = rows.for_file()
+    rows = rows.for_file() if isinstance(rows, RowIterator) else _checked(rows)
     if suffix in PARQUET_SUFFIXES:
         return _write_parquet(path, rows, schema)
     return _write_jsonl(path, suffix, _uniform(rows, schema) if fills else rows, checked)
+
+
+def _checked(rows: Any) -> Iterable[Row]:
+    """The rows, where they are not an exporter or trajectories."""
+    if isinstance(rows, Trajectory | Exporter) or (isinstance(rows, list) and rows and isinstance(rows[0], Trajectory)):
+        name = rows.__name__ if isinstance(rows, Exporter) else "NAME"
+        what = f"the exporter {name}" if isinstance(rows, Exporter) else "trajectories, not rows"
+        raise TypeError(f"rows is {what}: give export.{name}.rows(trajectories).")
+    checked: Iterable[Row] = rows
+    return checked
 
 
 def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Concatenate
+from typing import Any, Concatenate
 
 from rollout_trace.export._agent_lightning import agent_lightning, turns
 from rollout_trace.export._areal import areal
@@ -30,11 +30,11 @@ from rollout_trace.export._verl import verl
 def _writer(exporter: Exporter[P]) -> Callable[Concatenate[str | os.PathLike[str], P], int]:
     """The function of an old name, ``write_NAME(path, ...)``: ``export.write(path, export.NAME.rows(...))``."""
 
-    def write_rows(path: str | os.PathLike[str], /, *args: P.args, **kwargs: P.kwargs) -> int:
+    def write_rows(path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> int:
         return write(path, exporter.rows(*args, **kwargs))
 
     write_rows.__name__ = write_rows.__qualname__ = f"write_{exporter.__name__}"
-    return write_rows
+    return write_rows  # type: ignore[return-value]  # A type cannot say that `path` may be named, too.
 
 
 iter_agent_lightning = agent_lightning.rows

@@ -13,6 +13,8 @@ from rollout_trace.collection.rollouts import rollouts
 from rollout_trace.collection.tasks import Naming
 from rollout_trace.train.groups import Group
 
+_ENDED = "the rollouts have ended: nothing more can be asked for."
+
 
 class Feed:
     """A stream that is fed with tasks. It is asked either plainly, by one thread, or async, by any number of callers.
@@ -41,15 +43,17 @@ class Feed:
         """The groups of tasks, in their order, each of so many rollouts.
 
         Raises:
-            RuntimeError: a rollout has no trajectory.
+            RuntimeError: a rollout has no trajectory; or the rollouts have ended.
             Exception: what the stream raises.
         """
         wanted = [self._put(task, samples) for task in tasks]
         found: dict[str, Group] = {}
         while len(found) < len(wanted):
-            group = next(self._groups)
-            found[self._id_of(group)] = _whole(group, samples)
-        return [found[one] for one in wanted]
+            group = next(self._groups, None)
+            if group is None:
+                raise RuntimeError(_ENDED)
+            found[self._id_of(group)] = group
+        return [_whole(found[one], samples) for one in wanted]
 
     async def amake(self, tasks: Sequence[Any], samples: int) -> list[Group]:
         """As ``make``, in an event loop; several may wait at once, none of them for the groups of another."""
@@ -68,7 +72,7 @@ class Feed:
                     waiting.set_result(group)
         except BaseException as error:
             is_end = isinstance(error, StopAsyncIteration) or not isinstance(error, Exception)
-            failure = RuntimeError("the rollouts were ended: nothing more can be asked for.") if is_end else error
+            failure = RuntimeError(_ENDED) if is_end else error
             for waiting in self._wanted.values():
                 if not waiting.done():
                     waiting.set_exception(failure)
@@ -97,7 +101,10 @@ class Feed:
 
 def _whole(group: Group, samples: int) -> Group:
     if len(group.trajectories) != samples:
-        raise RuntimeError(f"rollouts of {group.id!r} have no trajectory: their process was lost, or a write failed.")
+        raise RuntimeError(
+            f"rollouts of {group.id!r} have no trajectory: their process was lost, a write failed, or they were older "
+            "than max_lag again and again."
+        )
     return group
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+from rollout_trace.data.user_values import brief
 from rollout_trace.export import trl_rollout
 from rollout_trace.report import ExportReport
 from rollout_trace.trainers.feed import Feed
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from rollout_trace.collection.collect import Agent, Reward
     from rollout_trace.collection.rollouts import RolloutOptions
+
+_OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "policy_version", "max_lag"})
 
 
 def rollout_func(
@@ -51,6 +54,10 @@ def rollout_func(
     Raises:
         TypeError, ValueError, OSError, ImportError: an argument is wrong; before any rollout.
     """
+    if several not in ("raise", "longest"):
+        raise ValueError(f"several is {brief(several)}; give 'raise' or 'longest'.")
+    if refused := sorted(_OF_TRAINER.intersection(options)):
+        raise TypeError(f"rollout_func() takes no {', '.join(refused)}: the trainer says when it needs which rollouts.")
     given = {"engine": "vllm", "reward": reward, "output": output, "in_flight": in_flight, **options}
     return RolloutFunc(agent, given, several)
 

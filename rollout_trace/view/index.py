@@ -211,7 +211,7 @@ class Index:
         texts = [str(text) for (text,) in found]
         if len(texts) > most:
             count = self.store.read("SELECT count(*) FROM problems")[0][0]
-            texts[most:] = [f"and {count - most} more; rollout-trace validate lists them all."]
+            texts[most:] = [f"and {count - most} more; rollout-trace check --format lists them all."]
         return [*([self._problem] if self._problem else []), *texts]
 
     def rows(self, since: int, after: int, limit: int) -> list[tuple[Row, bytes]]:

@@ -257,7 +257,7 @@ class _Reading:
         if self._problems < _MOST_PROBLEMS:
             add_problem(self._database, self._file.id, number, text)
         elif self._problems == _MOST_PROBLEMS:
-            more = f"{self._file.path}: further lines could not be read; rollout-trace validate lists them all."
+            more = f"{self._file.path}: further lines could not be read; rollout-trace check --format lists them all."
             add_problem(self._database, self._file.id, number, more)
 
 

@@ -61,6 +61,7 @@ def test_the_version(tmp_path: Path) -> None:
         (["annotate", "\x1b2J.jsonl", "a", "--reward", "1"], "Error: there is no file \\x1b2J.jsonl."),
         ([], "Usage: rollout-trace [OPTIONS] COMMAND [ARGS]..."),
         (["lss"], "Error: No such command 'lss'. Did you mean ls?"),
+        (["validat"], "Error: No such command 'validat'. Did you mean validate?"),
         (["\x1b[2J"], "Error: No such command '\\x1b[2J'. --help lists"),
         (["completion"], "  bash"),
     ],

@@ -521,7 +521,7 @@ def test_two_at_once_do_not_double_an_output(tmp_path: Path, aclient: openai.Asy
 
     refused, made = sorted(asyncio.run(main()), key=lambda one: isinstance(one, rt.CollectSummary))
     assert isinstance(refused, BlockingIOError)
-    assert "another collect writes to" in str(refused)
+    assert "another run writes to" in str(refused)
     assert made.by_status == {"completed": 4}
     assert len(list(rt.read(f"{tmp_path}/{output}"))) == 4
     # It is let go of, and leaves nothing behind.

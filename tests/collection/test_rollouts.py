@@ -208,8 +208,10 @@ def test_no_group_is_too_old_and_none_is_starved(tmp_path: Path, client: openai.
 def test_a_group_that_is_always_too_old_is_given_up(tmp_path: Path, client: openai.OpenAI) -> None:
     versions = itertools.count()
     options = {"output": tmp_path / "runs/", "max_lag": 0, "policy_version": lambda: next(versions)}
-    made = stream(partial(ask, client), ["a", "b"], **options)
+    figures: list[dict[str, float]] = []
+    made = stream(partial(ask, client), ["a", "b"], **options, log=figures.append)
     assert list(made) == []
+    assert [(one["dropped"], one["groups"]) for one in figures] == [(1, 0), (2, 0)]
     found = list(rt.read(tmp_path / "runs/"))
     assert Counter(one.task.id for one in found if one.task) == {"a": 4, "b": 4}
     assert all(noted(one)["stale"] and not one.steps[0].trainable for one in found)
@@ -237,6 +239,45 @@ def test_leaving_it_loses_what_runs_alone(tmp_path: Path, client: openai.OpenAI)
     assert len(done) == 8
     assert {run.id for group in second for run in group.trajectories} <= {one.id for one in written}
     assert list(stream(agent, tasks_of(4), **options)) == []
+
+
+@pytest.mark.parametrize("place", ["rollouts.jsonl", "memory://left/runs"])
+def test_groups_that_were_taken_after_the_last_rollout_do_not_come_again(
+    tmp_path: Path, client: openai.OpenAI, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # Where the status of an address is.
+    output = place if "://" in place else tmp_path / place
+    options = {
+        "output": output,
+        "in_flight": 20,
+        "recording": {"spool": tmp_path / "spool"} if "://" in place else None,
+    }
+    groups = stream(partial(ask, client), ["a", "b", "c"], **options)
+    taken = [next(groups).id]
+    while groups.summary is None:  # All are made.
+        threading.Event().wait(0.01)
+    taken.append(next(groups).id)
+    if "://" not in place:  # Also after a kill.
+        lines = (tmp_path / "rollouts.history.jsonl").read_text().splitlines()
+        assert sum('"kind":"group"' in line for line in lines) == 2
+    groups.close()
+    again = [group.id for group in stream(partial(ask, client), ["a", "b", "c"], **options)]
+    assert sorted(map(str, taken + again)) == ["a", "b", "c"]
+
+
+def test_a_redact_function_that_fails_holds_nothing_up(tmp_path: Path, client: openai.OpenAI) -> None:
+    def redact(text: str, place: str) -> str:
+        raise ValueError("in redact")
+
+    options = {"output": tmp_path / "x.jsonl", "recording": {"redact": redact}, "samples": 2}
+    groups = list(stream(lambda task: ask(client, "?"), ["a", "b", "c"], **options, in_flight=2))
+    assert sorted((str(group.id), len(group.trajectories)) for group in groups) == [("a", 2), ("b", 2), ("c", 2)]
+
+
+def test_two_tasks_with_one_group_are_refused(client: openai.OpenAI) -> None:
+    for tasks in (["x", "x", "x#2"], ["x#2", "x", "x"]):
+        with pytest.raises(ValueError, match=r"the task 'x.*' would have the group 'x#2', which another task has"):
+            list(stream(partial(ask, client), iter(tasks)))
 
 
 def test_an_async_stream_that_is_left_ends(tmp_path: Path, server: ScriptedServer) -> None:
@@ -298,9 +339,41 @@ def test_who_asks_for_tasks_gets_their_groups(client: openai.OpenAI) -> None:
     asked = [(["a", "b", "a"], 2), (["b"], 1), (["a", "c"], 3)]
     groups = [feed.make(*one) for one in asked]
     feed.close()
+    with pytest.raises(RuntimeError, match="the rollouts have ended"):
+        feed.make(["a"], 1)
     assert [[group.id for group in made] for made in groups] == [["n/a", "n/b", "n/a#2"], ["n/b#2"], ["n/a#3", "n/c"]]
     indexes = [[[run.rollout_index for run in group.trajectories] for group in made] for made in groups]
     assert indexes == [[[0, 1], [0, 1], [2, 3]], [[2]], [[4, 5, 6], [0, 1, 2]]]
+
+
+def test_who_asks_is_told_of_a_group_that_is_given_up(client: openai.OpenAI) -> None:
+    versions = itertools.count()
+    feed = Feed(partial(ask, client), max_lag=0, policy_version=lambda: next(versions))
+    with pytest.raises(RuntimeError, match=r"rollouts of 'a' have no trajectory: .* older than max_lag"):
+        feed.make(["a"], 2)
+    feed.close()
+
+
+def test_an_async_stream_ends_once(client: openai.OpenAI) -> None:
+    """By an exception of the tasks, and by a plain `with`."""
+
+    def tasks() -> Iterator[str]:
+        yield "a"
+        raise OSError("the tasks are gone")
+
+    async def main() -> None:
+        groups = stream(partial(ask, client), tasks())
+        await groups.__anext__()
+        with pytest.raises(OSError, match="the tasks are gone"):
+            await groups.__anext__()
+        with pytest.raises(StopAsyncIteration):
+            await groups.__anext__()
+        with stream(partial(ask, client), map(str, itertools.count())) as left:
+            await left.__anext__()
+        while left.summary is None:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.processes

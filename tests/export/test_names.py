@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rollout_trace as rt
@@ -157,3 +158,23 @@ def test_the_report_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert line.startswith("export.trl left out: steps left out: error: 3.")
     with pytest.raises(rt.ExportError, match=r"export.trl: steps left out: error \(trajectory .*, step 0\): 3\."):
         export.trl(failed, strict=True)
+
+
+def test_old_names_take_what_they_took(tmp_path: Path) -> None:
+    ids = np.array([1], np.int32)
+    step = rt.Step(id="s", call_id="c", prompt_token_ids=ids, completion_token_ids=ids)
+    trajectories = [rt.Trajectory(steps=[step])]
+    written = export.write_steps(path=tmp_path / "x.jsonl", trajectories=trajectories)  # type: ignore[call-arg]
+    assert written == 1
+    rows = export.iter_steps(trajectories)
+    next(rows)
+    rows.close()
+    assert list(rows) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"), [(export.steps, "steps"), ([rt.Trajectory()], "NAME"), (rt.Trajectory(), "NAME")]
+)
+def test_what_is_no_rows_is_said(tmp_path: Path, rows: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"rows is .*: give export\.{name}\.rows\(trajectories\)"):
+        export.write(tmp_path / "x.jsonl", rows)
