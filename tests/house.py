@@ -43,7 +43,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "integration": (750, 6),
     "collection": (8600, 38),
     "importing": (6900, 31),
-    "export": (7320, 36),
+    "export": (7350, 36),
     "trainers": (400, 4),
     "view": (8100, 40),
     "testing": (9750, 46),

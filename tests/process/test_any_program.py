@@ -133,7 +133,7 @@ for _ in range(2):
         assert [record.path for record in server.requests] == ["/v1/messages"] * 2
         assert done.stdout == "".join(f"{record.response_body.decode()}\n" for record in server.requests)
     assert [step.completion_token_ids for step in one.steps] == [None, None]
-    assert done.stderr.count("pip install 'rollout-trace[clis]'") == 1
+    assert done.stderr.count('pip install ".[clis]"') == 1
 
 
 def test_failures_and_cuts_are_the_servers_own(tmp_path: Path) -> None:

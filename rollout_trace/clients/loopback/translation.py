@@ -203,7 +203,7 @@ def _translator() -> Callable[[str, _Json, _Chat], _Json] | None:
         guard.warn_once(
             "no_translator",
             "this engine gives token ids on chat alone, and the program speaks another protocol: its calls are "
-            f"recorded without ids. pip install 'rollout-trace[clis]' has them translated ({error}).",
+            f'recorded without ids. To have them translated, in a checkout: pip install ".[clis]" ({error}).',
         )
         return None
     if not is_users:
