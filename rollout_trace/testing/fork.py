@@ -146,7 +146,7 @@ class Fork:
                 "the calls were made by a transport that rt.fork cannot answer."
             )
         if left:
-            guard.logger.warning("the agent ended after %d of %d recorded calls.", answered, len(self._answers))
+            guard.warn(f"the agent ended after {answered} of {len(self._answers)} recorded calls.")
         return None
 
     def tool_run(self, name: str, tool_call_id: str | None) -> ToolRun | None:
@@ -223,7 +223,7 @@ class Fork:
             return REFUSED
         answered = len(self._answers) - len(self._left)
         self._branch.forked_from = ForkedFrom(id=self._origin.id, step=answered, difference=self._difference)
-        guard.logger.warning("%s; this call and those after it go to the model.", place)
+        guard.warn(f"{place}; this call and those after it go to the model.")
         return None
 
 
