@@ -103,7 +103,7 @@ class ProgramServer(LoopbackServer):
             guard.failed("forward", None, error)
             return _refused(502, f"rollout-trace could not forward the request: {guard.describe(error)}")
 
-    def refusal(self, record: RequestRecord) -> Response | None:
+    def _refusal_of_head(self, record: RequestRecord) -> Response | None:
         """The answer to a request that is not the program's."""
         port = int(self.url.rpartition(":")[2])
         if (why := why_foreign(record.header_lines, port)) is not None:

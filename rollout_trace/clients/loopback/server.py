@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         owner, record = self.http_server.owner, self._read_head()
-        refused = owner.refusal(record)
+        refused = owner._refusal_of_head(record)
         if refused is not None:
             self._refuse(refused, record)
             return
@@ -273,7 +273,7 @@ class LoopbackServer:
         self._httpd: HTTPServer | None = None
         self._thread: threading.Thread | None = None
 
-    def refusal(self, record: RequestRecord) -> Response | None:
+    def _refusal_of_head(self, record: RequestRecord) -> Response | None:
         """The answer to a request that is none of this server's, before its body is read; None: it is answered."""
         return None
 
