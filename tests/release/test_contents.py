@@ -152,7 +152,7 @@ def test_the_core_needs_little(built: Built) -> None:
         'filelock>=3.13; sys_platform == "win32"', "msgspec>=0.19", "numpy>=1.26", "orjson>=3.10",
     }  # fmt: skip
     assert set(found.provides_extra or []) == {
-        "all", "anthropic", "cli", "datasets", "fsspec", "openai", "otel", "parquet", "ray", "rich",
+        "all", "anthropic", "cli", "clis", "datasets", "fsspec", "openai", "otel", "parquet", "ray", "rich",
         "tokenizers", "torch", "zstd",
     }  # fmt: skip
 
