@@ -301,9 +301,10 @@ def test_bytes_that_wait_are_in_the_journal_alone(
                 file.unlink()
             recording.journal.files.epoch += 1  # type: ignore[union-attr]
             looked.reward = 1.0
-            # Nor is there a free descriptor.
+            # Nor is there a free descriptor. The first three are taken; with a limit below them the server's thread
+            # could not poll its own.
             limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
             try:
                 steps = looked.steps
             finally:
