@@ -21,7 +21,7 @@ from rollout_trace.data.exact_turn import ExactTurn
 from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts, as_policy_spans
 from rollout_trace.data.lists import FrozenList, as_token_texts
 from rollout_trace.data.tokens import Stored, as_float32, as_int32, readonly, same_array
-from rollout_trace.data.trainer_tokens import TRAINER_VALUES, TrainerTokens, token_numbers
+from rollout_trace.data.trainer_tokens import TRAINER_CHECKS, TRAINER_VALUES, TrainerTokens
 
 if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray
@@ -427,7 +427,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "advantage": user_values.advantage,
     "metadata": user_values.metadata,
     "policy_spans": as_policy_spans,
-    **dict.fromkeys(TRAINER_VALUES, token_numbers),
+    **TRAINER_CHECKS,
 }
 STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name != "_sealed")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
@@ -36,8 +37,12 @@ class TrainerTokens(Arrays):
 TRAINER_VALUES = tuple(one.name for one in fields(TrainerTokens))
 
 
-def token_numbers(value: Any, name: str) -> FloatArray:
+def token_numbers(value: Any, name: str, *, are_logprobs: bool = False) -> FloatArray:
     """One number a token as a read-only float32 array [tokens], from a list, an array or a tensor of any float type.
+
+    Args:
+        name: of the value, for messages.
+        are_logprobs: none is above 0.
 
     Raises:
         TypeError: it is no list of numbers.
@@ -63,16 +68,17 @@ def token_numbers(value: Any, name: str) -> FloatArray:
     if len(bad):
         at = int(bad[0])
         raise ValueError(f"{name}[{at}] is {found[at]}; give a finite number that float32 holds.")
-    if name_of(name).endswith("logprobs") and numbers.size and numbers.max() > _GREATEST:
+    if are_logprobs and numbers.size and numbers.max() > _GREATEST:
         at = int(numbers.argmax())
         raise ValueError(f"{name}[{at}] is {found[at]}; give natural logarithms of probabilities, 0 or less.")
     array: FloatArray = readonly(numbers)
     return array
 
 
-def name_of(place: str) -> str:
-    """The field that a place ends with: ``steps[3]['entropy']`` and ``Step.entropy`` are ``entropy``."""
-    return place.rstrip("']").replace("'", ".").rpartition(".")[2]
+TRAINER_CHECKS: dict[str, Callable[[Any, str], FloatArray]] = {
+    name: partial(token_numbers, are_logprobs=name.endswith("logprobs")) for name in TRAINER_VALUES
+}
+"""What checks each of them, by its name: of a value and its place."""
 
 
 def padded(values: FloatArray, length: int) -> FloatArray:

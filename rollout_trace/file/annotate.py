@@ -13,7 +13,7 @@ import orjson
 
 from rollout_trace.data import user_values
 from rollout_trace.data.episodes import FIELD, Attempts, episode_of, may_be_trained, noted
-from rollout_trace.data.trainer_tokens import TRAINER_VALUES, token_numbers
+from rollout_trace.data.trainer_tokens import TRAINER_CHECKS, TRAINER_VALUES
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import WriteError
@@ -267,7 +267,7 @@ _STEP_CHECKS = {
     "trainable": _trainable,
     "policy_version": _policy_version,
     "metadata": user_values.metadata,
-    **dict.fromkeys(TRAINER_VALUES, token_numbers),
+    **TRAINER_CHECKS,
 }
 VALUES = tuple(_CHECKS)
 """What a note can give of a trajectory."""

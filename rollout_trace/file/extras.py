@@ -137,8 +137,7 @@ def read_extras(record: TokensRecord, arrays: ArrayTable) -> dict[str, Any]:
         found["sampling_mask"] = SamplingMask(**_arrays(record.sampling_mask, "sampling_mask"))
     if record.policy_spans is not None:
         found["policy_spans"] = tuple(record.policy_spans)
-    prompt = record.prompt
-    completion = None if record.end is None else record.end - (prompt or 0)
+    prompt, completion = record.prompt, record.sampled
     for name, value in found.items():
         problem = _CHECKS[name](_counted(name, value), prompt, completion)
         if problem is not None:

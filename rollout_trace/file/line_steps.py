@@ -132,9 +132,9 @@ def _read(record: StepRecord, at: int, tables: _Tables, logprobs: FloatArray | N
     messages = None if record.messages is None else tables.messages.pick(record.messages, at)
     tools = None if record.tools is None else tables.tools.pick(record.tools, at)
     if record.trainer is not None:
-        sampled = None if tokens is None or tokens.end is None else tokens.end - (tokens.prompt or 0)
         try:
-            others = {**others, "trainer": read_trainer(record.trainer, sampled)}
+            trainer = read_trainer(record.trainer, None if tokens is None else tokens.sampled)
+            others = {**others, "trainer": trainer}
         except BadLine as error:
             raise BadLine("", f"$.steps[{at}].trainer{error}", error.code) from error
     for name, body in (("request_bytes", record.request_bytes), ("response_bytes", record.response_bytes)):

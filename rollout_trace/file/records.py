@@ -110,6 +110,11 @@ class TokensRecord(Record, omit_defaults=True):
     sampling_mask: MaskRecord | None = None
     policy_spans: list[PolicySpan] | None = None
 
+    @property
+    def sampled(self) -> int | None:
+        """Number of completion ids; None where they are not known."""
+        return None if self.end is None else self.end - (self.prompt or 0)
+
 
 class BodyRecord(Record):
     """Bytes: as text where they are UTF-8, else in base64."""

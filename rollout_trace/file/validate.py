@@ -365,10 +365,9 @@ def _problem(note: StepNoteRecord, step: StepRecord | None, trajectory_id: str, 
         named = f"id {brief(note.id)}" if note.id is not None else f"index {note.index}"
         return BadLine(path, f"expected a step of trajectory {brief(trajectory_id)}, got the {named}", "note-step")
     if note.trainer is not None:
-        tokens = step.tokens
-        sampled = 0 if tokens is None or tokens.end is None else tokens.end - (tokens.prompt or 0)
+        sampled = None if step.tokens is None else step.tokens.sampled
         try:
-            read_trainer(note.trainer, sampled)
+            read_trainer(note.trainer, sampled or 0)
         except BadLine as error:
             return BadLine("", f"{path}.trainer{error}", error.code)
     return None

@@ -360,12 +360,12 @@ def _numbers(step: StepRecord, at: int) -> Iterator[BadLine]:
 def _usage(record: TrajectoryRecord) -> Iterator[BadLine]:
     calls = Counter(step.id if step.call_id is None else step.call_id for step in record.steps)
     for at, step in enumerate(record.steps):
-        output, tokens = None if step.usage is None else step.usage.output, step.tokens
-        if output is None or tokens is None or tokens.end is None:
+        output = None if step.usage is None else step.usage.output
+        length = None if step.tokens is None else step.tokens.sampled
+        if output is None or length is None:
             continue
         # Those of a call are of all its choices, and where it was cut off the server has counted more.
         is_whole = step.status == "ok" and step.token_source == "engine" and step.finish_reason is not None
-        length = tokens.end - (tokens.prompt or 0)
         if is_whole and calls[step.id if step.call_id is None else step.call_id] == 1 and abs(output - length) > 1:
             problem = f"expected {length}, the ids of the completion (one more or less with its end), got {output}"
             yield BadLine(f"$.steps[{at}].usage.output", problem, "usage-output")
@@ -425,9 +425,8 @@ def _logprobs(parsed: Parsed) -> Iterator[BadLine]:
 
 
 def _lengths(step: StepRecord, at: int, parsed: Parsed) -> Iterator[BadLine]:
-    tokens, length = step.tokens, None
-    if tokens is not None and tokens.end is not None:
-        length = tokens.end - (tokens.prompt or 0)
+    tokens = step.tokens
+    length = None if tokens is None else tokens.sampled
     advantage, top = step.advantage, parsed.top_logprobs[at]
     if isinstance(advantage, list) and length is not None and len(advantage) != length:
         problem = f"expected {length} numbers, the tokens of the completion, got {len(advantage)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._python import cached_property
@@ -12,6 +12,7 @@ from rollout_trace.clients.loopback.messages import RequestRecord, Response, ref
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.user_values import brief
 from rollout_trace.wire import PROTOCOLS, decode
+from rollout_trace.wire.chat_messages import joined_texts
 from rollout_trace.wire.protocols import model_in_path, record_of
 
 from ._api import Ask, Turn
@@ -153,7 +154,7 @@ class AnswerServer(ScriptedServer):
         return super().answer(record)
 
     def _asks_for_stream(self, record: RequestRecord) -> bool:
-        api = next((api for end, api in self._apis if record.path.endswith(end)), None)
+        api = self._api_of(record)
         request = {} if api is None else self._parse(record, api.path_model(record.path))
         return api is not None and api.is_stream(Ask(record, request, self.tokenizer))
 
@@ -166,7 +167,10 @@ class AnswerServer(ScriptedServer):
             facts = {} if error is None else {"type": error.type, "code": error.code}
             return Fault(status=(error and error.status) or 500, body={"error": {"message": message, **facts}})
         calls = [ToolCall(call.name or "", call.arguments or "{}") for call in completion.tool_calls]
-        return Reply(text_of(completion.content), calls, completion.reasoning, finish_reason=step.finish_reason)
+        text = joined_texts(completion.content)
+        # Parts without text are no text; an answer of an empty one is answered so again.
+        text = text if isinstance(completion.content, str) else text or None
+        return Reply(text, calls, completion.reasoning, finish_reason=step.finish_reason)
 
     def _of(self, record: RequestRecord) -> RecordedAnswer:
         return self._answers[int(record.headers[ANSWER_HEADER])]
@@ -175,8 +179,8 @@ class AnswerServer(ScriptedServer):
         made = super()._turn(api, ask, prompt)
         completions = [step.completion for step in self._of(ask.record).steps]
         ids = [() if one is None else tuple(call.id for call in one.tool_calls) for one in completions]
-        values = (made.request, made.model, made.number, made.sampler, made.chunk_tokens, made.prompt_ids, made.prefix)
-        return _SameIds(*values, ids=ids, response_id=self._of(ask.record).steps[0].response_id)
+        facts = {one.name: getattr(made, one.name) for one in fields(Turn)}
+        return _SameIds(**facts, ids=ids, response_id=self._of(ask.record).steps[0].response_id)
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,7 @@ class _SameIds(Turn):
 
     @cached_property
     def id(self) -> str:
-        return self.response_id or self.prefix + self._name("response")
+        return self.response_id or super().id
 
     def call_id(self, choice: int, call: int) -> str:
         known = self.ids[choice][call] if choice < len(self.ids) and call < len(self.ids[choice]) else None
@@ -205,11 +209,3 @@ class _WholeAnswers(Sampler):
 def _is_streamed(exchange: Exchange) -> bool:
     kind = exchange.content_type
     return "event-stream" in kind or "ndjson" in kind or exchange.response[:1] == b"["
-
-
-def text_of(content: Any) -> str | None:
-    """The text of a content: one text, or a list of parts."""
-    if content is None or isinstance(content, str):
-        return content
-    texts = [part.get("text") for part in content if isinstance(part, dict)]
-    return "".join(text for text in texts if isinstance(text, str)) or None

@@ -159,7 +159,7 @@ class ScriptedServer(LoopbackServer):
 
     def answer(self, record: RequestRecord) -> Response:
         """Answer one request (called by the server)."""
-        api = next((api for end, api in self._apis if record.path.endswith(end)), None)
+        api = self._api_of(record)
         if api is None:
             return self._utility(record)
         if record.method != "POST":
@@ -175,6 +175,10 @@ class ScriptedServer(LoopbackServer):
             self._meter.leave()
             raise
         return replace(response, after=[*response.after, self._meter.leave])
+
+    def _api_of(self, record: RequestRecord) -> Api | None:
+        """The protocol of a request, by the end of its path; None where no model is asked."""
+        return next((api for end, api in self._apis if record.path.endswith(end)), None)
 
     def _generate(self, api: Api, record: RequestRecord) -> Response:
         try:

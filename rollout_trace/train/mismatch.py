@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import CUT_OFF
@@ -17,6 +17,7 @@ from rollout_trace.data.trajectory import each_trajectory
 from rollout_trace.train.mismatch_causes import Cause, Compared, causes_of
 from rollout_trace.train.selection import n_sampled
 from rollout_trace.train.shaping import constrained
+from rollout_trace.wire.chat_messages import joined_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -216,7 +217,7 @@ def token_roles(step: Step) -> list[str]:
 
 def _is_in(text: str, completion: Completion | None) -> bool:
     """True where the last token's text is that of the answer: the engine did not return the end token."""
-    content = None if completion is None else _text(completion.content)
+    content = None if completion is None else joined_texts(completion.content)
     return bool(text) and content is not None and content.endswith(text)
 
 
@@ -227,7 +228,7 @@ def _only_role(completion: Completion | None) -> str:
 
 def _by_text(texts: list[str], completion: Completion) -> list[str]:
     whole = "".join(texts)
-    content, reasoning = _text(completion.content), completion.reasoning
+    content, reasoning = joined_texts(completion.content), completion.reasoning
     thought_end = _end_of(whole, reasoning, 0)
     # Of an answer that is found twice, once in the reasoning, the later one.
     begin = -1 if not content else whole.find(content.strip(), thought_end)
@@ -252,11 +253,3 @@ def _end_of(whole: str, part: str | None, start: int) -> int:
     end = found + len(part.strip())
     rest = whole[end:].lstrip()
     return len(whole) - len(rest) + rest.find(">") + 1 if rest.startswith("</") and ">" in rest else end
-
-
-def _text(content: Any) -> str | None:
-    """The text of a content that is one, or a list of parts."""
-    if content is None or isinstance(content, str):
-        return content
-    parts = [part.get("text") for part in content if isinstance(part, dict)]
-    return "".join(part for part in parts if isinstance(part, str))

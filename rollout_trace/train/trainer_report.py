@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.data.trainer_tokens import TRAINER_VALUES, token_numbers
+from rollout_trace.data.trainer_tokens import TRAINER_CHECKS, TRAINER_VALUES
 from rollout_trace.file.annotate import append_notes, check_trainer_numbers, checked_note, files_with
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Place:
                 f"{sampled} sampled; {name} has {len(numbers)} numbers for it. Give one for each, without padding."
             )
         for step, (begin, end) in zip(self._steps, where, strict=True):
-            yield step, token_numbers(numbers[begin:end], f"{name} of step {step}")
+            yield step, TRAINER_CHECKS[name](numbers[begin:end], f"{name} of step {step}")
 
 
 def _sampled_alone(

@@ -301,6 +301,14 @@ def as_text(content: Any) -> Any:
     return content if texts is None else "\n".join(texts)
 
 
+def joined_texts(content: Any) -> str | None:
+    """The texts of a content one behind the other, whatever other parts it has; None where there is no content."""
+    if content is None or isinstance(content, str):
+        return content
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def texts_of(content: Any) -> list[str] | None:
     """The texts of a list of text parts; None for other contents, and where a part is not text or there is none."""
     if not isinstance(content, list) or not content:

@@ -140,31 +140,29 @@ class ProgramServer(LoopbackServer):
         return None if found is None else "".join(found)
 
     def _forward(self, request: ProgramRequest, record: RequestRecord) -> Response:
-        settings = self._settings_of(request)
-        if settings is None:
+        call = self._call_of(request)
+        if call is None:
             return self.forward(request, record)
-        found = settings
+        settings, translated_from = call
 
         def send(sent: ProgramRequest, as_it_came: RequestRecord) -> Response:
-            response: Response = recorded(LoopbackExchange, "send", _Sender, found)(_Sender(self, as_it_came), sent)
+            response: Response = recorded(LoopbackExchange, "send", _Sender, settings)(_Sender(self, as_it_came), sent)
             return response
 
-        translated = self._translator.answer(request, record, send) if self._is_translated(request, found) else None
-        return send(request, record) if translated is None else translated
+        if translated_from is None:
+            return send(request, record)
+        return self._translator.answer(translated_from, request, record, send) or send(request, record)
 
-    def _is_translated(self, request: ProgramRequest, settings: Settings) -> bool:
-        protocol = protocol_of_request(request.method, request.url, request.body)
-        return protocol is not None and is_wanted(protocol, request.url, settings)
-
-    def _settings_of(self, request: ProgramRequest) -> Settings | None:
-        """How a request is recorded; None where it is no call."""
+    def _call_of(self, request: ProgramRequest) -> tuple[Settings, str | None] | None:
+        """How a request is recorded, and the protocol that it is to be translated from; None where it is no call."""
         try:
             credentials.remember_request(request.headers, request.url.partition("?")[2])
             protocol = protocol_of_request(request.method, request.url, request.body)
             if protocol is None:
                 return None
             trajectory = self._trajectories.of_request(protocol, request.headers, request.body)
-            return replace(self._settings(), trajectory=lambda: trajectory)
+            settings = replace(self._settings(), trajectory=lambda: trajectory)
+            return settings, protocol if is_wanted(protocol, request.url, settings) else None
         except Exception as error:
             guard.failed("begin", None, error)
             return None

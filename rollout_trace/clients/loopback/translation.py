@@ -26,7 +26,6 @@ from rollout_trace.clients.loopback.messages import (
     json_response,
 )
 from rollout_trace.wire.errors import error_of
-from rollout_trace.wire.protocols import protocol_of_request
 
 if TYPE_CHECKING:
     from rollout_trace.record.settings import Settings
@@ -79,10 +78,11 @@ class Translator:
         self._forward = forward
         self._contexts: dict[tuple[str, str], int | None] = {}
 
-    def answer(self, request: ProgramRequest, record: RequestRecord, send: Send) -> Response | None:
+    def answer(self, protocol: str, request: ProgramRequest, record: RequestRecord, send: Send) -> Response | None:
         """The answer to a request of ``is_wanted``; None where it is to be forwarded as it is.
 
         Args:
+            protocol: of the request.
             request: the program's.
             record: the same, as it came.
             send: sends the request for chat, recorded.
@@ -90,7 +90,6 @@ class Translator:
         Raises:
             ConnectionCut: the engine gave no answer, or cut it.
         """
-        protocol = protocol_of_request(request.method, request.url, request.body) or ""
         try:
             body = json.loads(request.body)
         except (ValueError, RecursionError):
