@@ -14,6 +14,7 @@ from hypothesis import given, settings
 
 import rollout_trace as rt
 from rollout_trace.data.model import ToolRun
+from rollout_trace.guard import SPACES
 from rollout_trace.testing import RecordedRollout
 from rollout_trace.testing.compare_repr import compare_repr
 from tests.amount import amount
@@ -145,7 +146,7 @@ def test_nothing_is_imported_for_other_values() -> None:
 def test_no_value_can_steer_the_terminal() -> None:
     lines = compare_repr("==", hostile(), conversation())
     assert lines is not None
-    assert all(one.isprintable() or one == "\u3000" for line in lines for one in line)
+    assert all(one.isprintable() or one in SPACES for line in lines for one in line)
 
 
 def test_values_that_cannot_be_compared_or_shown() -> None:
@@ -168,7 +169,7 @@ def test_any_two_trajectories(one: rt.Trajectory, two: rt.Trajectory) -> None:
     lines = compare_repr("==", one, two)
     assert lines is not None
     assert len(lines) < 60
-    assert all(one.isprintable() or one == "\u3000" for line in lines for one in line)
+    assert all(one.isprintable() or one in SPACES for line in lines for one in line)
 
 
 def test_in_pytest(pytester: pytest.Pytester) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, ErrorInfo, ToolRun
+from rollout_trace.guard import SPACES
 from rollout_trace.testing.conversation_text import conversation_text
 from tests.amount import amount
 from tests.strategies import PROFILE, trajectories
@@ -141,7 +142,7 @@ def test_colours_are_added_around_what_is_there() -> None:
 
 def test_no_text_can_steer_a_terminal() -> None:
     text = conversation_text([hostile()], most_lines=500)
-    assert all(one.isprintable() or one in "\n\u3000" for one in text)
+    assert all(one.isprintable() or one in f"\n{SPACES}" for one in text)
     assert r"\x1b[31mred" in text
     assert HOSTILE[0].split()[0] in text
 
@@ -158,7 +159,7 @@ def test_a_text_of_megabytes() -> None:
 def test_any_trajectory_can_be_shown(trajectory: rt.Trajectory) -> None:
     text = conversation_text([trajectory], width=60)
     assert len(text.splitlines()) <= 40
-    assert all(one.isprintable() or one in "\n\u3000" for one in text)
+    assert all(one.isprintable() or one in f"\n{SPACES}" for one in text)
 
 
 def test_an_image_is_its_kind_and_size() -> None:

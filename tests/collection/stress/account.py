@@ -31,7 +31,9 @@ def assert_same(read: Iterable[rt.Trajectory], plan: Rollouts, log: Log, seen: S
     trajectories = {_place(one): one for one in held}
     assert len(trajectories) == len(held)
     assert len({one.id for one in held}) == len(held)
-    assert trajectories.keys() == {(*key, one.attempt) for key, attempts in plan.items() for one in attempts}
+    meant = {(*key, one.attempt) for key, attempts in plan.items() for one in attempts}
+    others = [(place, trajectories[place].status, trajectories[place].error) for place in trajectories.keys() - meant]
+    assert trajectories.keys() == meant, f"missing: {sorted(meant - trajectories.keys())}; not meant: {others}"
     for (task, index), attempts in plan.items():
         for attempt in attempts:
             own = trajectories[task, index, attempt.attempt]
