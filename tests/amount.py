@@ -24,7 +24,7 @@ def amount(few: int, more: int, most: int) -> int:
 
 def examples(count: int) -> int:
     """That many examples of a property test, or the part of them that is tried here."""
-    return amount(min(count, max(5, count // 30)), min(count, max(20, count // 3)), count)
+    return amount(min(count, max(5, count // 30)), min(count, max(20, count // 5)), count)
 
 
 def some(cases: Iterable[Any], *kept: Any) -> list[Any]:

@@ -204,7 +204,7 @@ def test_the_command_line_goes_on_after_a_kill_without_doubles(tmp_path: Path) -
             command, cwd=tmp_path, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
             # 26 calls are made in all: the first rollout is written by now, and the last not begun.
-            server.wait_requests(16)
+            server.wait_requests(16, timeout=600)
             process.kill()
         done = subprocess.run(
             command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False
