@@ -65,7 +65,7 @@ def _known(name: str, context: click.Context) -> str:
 @click.command(cls=_NumberCommand)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--columns", metavar="A,B,C", callback=_columns,
-              help="Fields to show; all for every one. See docs/look-lists.md.")  # fmt: skip
+              help="Fields to show; all for every one. See docs/look.md.")  # fmt: skip
 @where_option
 @click.option("--sort", metavar="FIELD", callback=_field, help="By a field, the least first. All files are read first.")
 @click.option("--reverse", is_flag=True, help="The greatest first; without --sort the last line first.")

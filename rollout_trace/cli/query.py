@@ -18,5 +18,5 @@ def query(arguments: tuple[str, ...]) -> int:
     raise click.ClickException(
         'rollout-trace query is gone, DuckDB reads the file itself: duckdb -c "SELECT avg(reward) FROM '
         "read_json('rollouts.jsonl', sample_size = -1)\". To choose trajectories: rollout-trace filter 'reward > 0.5' "
-        "rollouts.jsonl. More in docs/query.md."
+        "rollouts.jsonl. More in docs/filter.md."
     )

@@ -1,4 +1,4 @@
-"""The journal of a recording: its records as bytes, and the files that they are appended to. docs/journal.md describes
+"""The journal of a recording: its records as bytes, and the files that they are appended to. docs/files.md describes
 the format.
 
 A record is a frame (magic number, kind, lengths, its checksum), a head (JSON), blobs (raw bytes), with a checksum over

@@ -49,7 +49,7 @@ class recording:
 
     In a folder each process writes whole files of its own, ``part-<host>-<process>-<number>.jsonl.zst``. Those of an
     address (``s3://bucket/run``) are written to a local folder, the spool, and uploaded on a thread of their own when
-    they are complete, at the latest when the block is left; an upload that fails is tried again. See docs/shards.md.
+    they are complete, at the latest when the block is left; an upload that fails is tried again. See docs/files.md.
 
     Args:
         target: path of a JSONL file, which is appended to. Or of a folder: one that exists, or a path that ends with a
@@ -62,7 +62,7 @@ class recording:
             process that is killed loses no more than the calls in flight. ``rt.recover(path)`` reads it.
         fsync: each line is on the disk before the next one is written.
         redact: what must not reach a disk: a regular expression, a list of them, or a function of a text and its place
-            that returns the text to keep. See docs/secrets.md.
+            that returns the text to keep. See docs/security.md.
         secret_headers: names of request headers that carry keys, beside the usual ones, such as ``cookie``: what they
             hold is cut out of whatever comes back, in the whole process, from then on.
         lock_timeout: seconds to wait for a file that another process has locked; then the trajectory is kept and tried
@@ -77,7 +77,7 @@ class recording:
         writer: ``thread``: trajectories are decoded and written by a thread of this process. ``process``: by a process
             of its own, which reads the calls out of the journal while the agents run, and ends with this one; where
             this one is killed, it writes what is there, so that there is nothing to recover. Worth it for many small
-            calls a second and a free core: its start takes a tenth of a second of CPU time. See docs/journal.md for
+            calls a second and a free core: its start takes a tenth of a second of CPU time. See docs/files.md for
             what the thread writes even then.
 
     Raises:
