@@ -245,7 +245,9 @@ def test_what_cannot_be_decorated_or_is_no_name_is_refused() -> None:
     with pytest.raises(TypeError, match="cannot decorate the generator function"):
         rt.trajectory(generates)
     wrong: Any = {"id": "gsm8k/17"}
-    with pytest.raises(TypeError, match=r"takes the agent's name first, a text; got \{'id': 'gsm8k/17'\}"):
+    with pytest.raises(
+        TypeError, match=r"takes the agent's name, a text, as its first argument. Got \{'id': 'gsm8k/17'\}"
+    ):
         rt.trajectory(wrong)
 
 
