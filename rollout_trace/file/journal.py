@@ -482,7 +482,7 @@ class JournalFiles:
         guard.warn_once(
             f"journal:{self.folder}:{error.errno}",
             f"the journal {self.folder} cannot be written: {guard.describe(error)}. The agent goes on, and the next "
-            "record is tried again; what is not in the journal is lost if the process is killed.",
+            "record is tried again. If the process is killed, what is not in the journal is lost.",
         )
 
 

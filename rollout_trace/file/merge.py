@@ -197,7 +197,7 @@ def check_output(target: Path, files: list[str], *, overwrite: bool, doing: str 
             f"{target} is one of the files to {doing}: give a new name, and remove the old files afterwards."
         )
     if target.name.endswith(SUFFIX):
-        raise ValueError(f"{target}: names that end with {SUFFIX} are those of notes; give another.")
+        raise ValueError(f"{target}: names that end with {SUFFIX} are for notes. Give another name.")
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: give the path of a file.")
     if target.exists() and not target.is_file():  # /dev/null would be replaced by a file.

@@ -163,7 +163,7 @@ def test_the_output_is_never_an_input_nor_replaced_unasked(tmp_path: Path) -> No
     os.mkfifo(pipe)
     with pytest.raises(ValueError, match="is a pipe or a device: give the path of a file"):
         rt.merge(path, pipe, overwrite=True)
-    with pytest.raises(ValueError, match="are those of notes"):
+    with pytest.raises(ValueError, match="are for notes"):
         rt.merge(path, tmp_path / "b.notes.jsonl")
     with pytest.raises(ValueError, match="no format that trajectories are written in"):
         rt.merge(path, tmp_path / "b.parquet")

@@ -264,7 +264,7 @@ def test_what_a_recording_could_not_write_is_in_its_error(tmp_path: Path) -> Non
         ("out/", {"shard_seconds": float("nan")}, ValueError, "shard_seconds is nan"),
         ("out/", {"compression": "xz"}, ValueError, "compression is 'xz'; it can be"),
         ("out/", {"spool": 3}, TypeError, "spool is 3; give the path of a folder"),
-        ("out.jsonl", {"shard_bytes": 5}, ValueError, "shard_bytes=5 is for shards: give a folder"),
+        ("out.jsonl", {"shard_bytes": 5}, ValueError, "shard_bytes=5 is for shards. Give a folder"),
         (rt.JSONLWriter, {"compression": "gz"}, ValueError, "compression='gz' is for shards"),
     ],
 )
