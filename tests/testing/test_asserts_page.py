@@ -9,7 +9,11 @@ import pytest
 
 pytest_plugins = ("pytester",)
 
-PAGE = (Path(__file__).parents[2] / "docs" / "test-agents.md").read_text(encoding="utf-8").partition("\n## Asserts on rollouts\n")[2]
+PAGE = (
+    (Path(__file__).parents[2] / "docs" / "test-agents.md")
+    .read_text(encoding="utf-8")
+    .partition("\n## Asserts on rollouts\n")[2]
+)
 AGENT = """
     import rollout_trace as rt
     from openai import OpenAI
