@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from .log_lines import CALLS, ROOT, SOURCES, template
+from .log_lines import CALLS, ROOT, SOURCES, called, template
 
 LIMIT = 35
 """The most words of a sentence."""
@@ -24,7 +24,7 @@ MEAN = 16.0
 """Their mean, for all pages together and for all messages."""
 _RAISED = ("Error", "Exception", "Exit", "Usage", "Warning")
 _OPTIONS = ("help", "short_help", "epilog", "advice")
-_END = re.compile(r"(?<=[.!?:])[\"')*]*\s+(?=[\"'(`*\[]*[A-Z0-9`*_\[])")
+_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(`*\[]*[A-Z0-9`*_\[])")
 
 
 class Sentence(NamedTuple):
@@ -32,6 +32,8 @@ class Sentence(NamedTuple):
 
     place: str
     text: str
+    is_cell: bool = False
+    """Of a table: most cells are fragments, which count for no mean."""
 
     @property
     def words(self) -> int:
@@ -52,10 +54,11 @@ def of_page(path: Path) -> list[Sentence]:
     text = re.sub(r"`[^`]+`", "`code`", text)
     found = []
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) |\||#)", text):
-        parts = block.split("|") if block.lstrip().startswith("|") else [block]
+        is_table = block.lstrip().startswith("|")
+        parts = block.split("|") if is_table else [block]
         for part in parts:
             plain = re.sub(r"^\s*(?:[-*]|\d+\.|#+) ", "", " ".join(part.split()))
-            found += [Sentence(path.name, one) for one in _END.split(plain) if re.search(r"\w", one)]
+            found += [Sentence(path.name, one, is_table) for one in _END.split(plain) if re.search(r"\w", one)]
     return found
 
 
@@ -89,8 +92,8 @@ def _of_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     for option in node.keywords:
         if option.arg in _OPTIONS:
             yield "help", template(option.value)
-    name = ast.unparse(node.func)
-    at = 0 if name.endswith(_RAISED) else CALLS.get(name, CALLS.get(name.rpartition(".")[2]))
+    name = called(node.func)
+    at = 0 if name.endswith(_RAISED) else CALLS.get(name)
     if at is not None and len(node.args) > at:
         text = template(node.args[at])
         if " " in text:
@@ -105,7 +108,7 @@ def of_messages() -> list[Sentence]:
 
 def mean(sentences: list[Sentence]) -> float:
     """The mean number of words of a sentence."""
-    return fmean(one.words for one in sentences)
+    return fmean(one.words for one in sentences if not one.is_cell)
 
 
 def main() -> None:
@@ -120,7 +123,9 @@ def main() -> None:
         return
     by_page = {} if wanted.messages else {path.name: of_page(path) for path in pages()}
     for name, found in [*by_page.items(), ("messages", of_messages())]:
-        print(f"{mean(found):5.1f} words, {max(one.words for one in found):3} at most, {len(found):4} sentences  {name}")
+        print(
+            f"{mean(found):5.1f} words, {max(one.words for one in found):3} at most, {len(found):4} sentences  {name}"
+        )
     everything = [one for found in by_page.values() for one in found]
     if everything:
         print(f"{mean(everything):5.1f} words, all pages")
