@@ -203,7 +203,7 @@ def check_output(target: Path, files: list[str], *, overwrite: bool, doing: str 
     if target.exists() and not target.is_file():  # /dev/null would be replaced by a file.
         raise ValueError(f"{target} is a pipe or a device: give the path of a file.")
     if target.exists() and not overwrite:
-        raise FileExistsError(f"{target} exists already: give a new name, or overwrite=True to replace it.")
+        raise FileExistsError(f"{target} exists. Give a new name, or overwrite=True to replace it.")
     beside = Path(notes_path(target))
     read = {os.path.abspath(notes_path(path)) for path in files}
     if beside.exists() and beside.stat().st_size and os.path.abspath(beside) not in read:

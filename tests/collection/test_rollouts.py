@@ -312,7 +312,7 @@ def test_what_the_tasks_raise_comes_after_their_groups(client: openai.OpenAI) ->
     assert next(groups).id == "a"
     with pytest.raises(OSError, match="the tasks are gone"):
         next(groups)
-    with pytest.raises(ValueError, match="there are no tasks in the stream of tasks"):
+    with pytest.raises(ValueError, match="the stream of tasks is empty"):
         list(stream(partial(ask, client), iter([])))
 
 
@@ -394,7 +394,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"in_flight": 0}, ValueError, "in_flight is 0"),
     ({"concurrency": 3}, TypeError, "no argument 'concurrency'; give in_flight="),
     ({"order": "random"}, ValueError, "order is 'random'"),
-    ({"max_lag": 2}, ValueError, "max_lag is 2, and there is no policy_version"),
+    ({"max_lag": 2}, ValueError, "max_lag is 2, but there is no policy_version"),
     ({"max_lag": 2, "policy_version": "v1"}, TypeError, "policy_version is 'v1' .*which max_lag is compared with"),
     ({"max_lag": -1, "policy_version": 1}, ValueError, "max_lag is -1"),
     ({"policy_version": lambda: 1.5}, TypeError, r"policy_version\(\) returned 1.5"),

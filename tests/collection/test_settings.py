@@ -253,7 +253,7 @@ def test_what_is_refused_in_a_file(tmp_path: Path, text: str, message: str) -> N
         ("sample=4", "--set sample: there is no setting 'sample'; did you mean samples"),
         ("samples=four", "--set samples: expected a whole number of 1 or more, got 'four'"),
         ("retries.times=x", "--set retries.times: expected a whole number of 0 or more, got 'x'"),
-        ("samples.x=4", "--set samples.x: 1 is no table"),
+        ("samples.x=4", "--set samples.x: 1 is not a table"),
         ("recordings.x=4", "there is no setting 'recordings'; did you mean recording"),
     ],
 )
