@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages that are made from files outside of ``docs/``, and links from names to their pages."""
+"""Hooks of mkdocs: pages made from files outside of ``docs/``, links from names to pages, old addresses."""
 
 from __future__ import annotations
 
@@ -15,10 +15,35 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 """Files of the repository that are pages of the site, with their names there."""
+MOVED = {
+    "collect-command": "collect#the-command-rollout-trace-collect",
+    "costs": "steps#tokens-and-costs",
+    "dependencies": "promises#dependencies",
+    "extras": "steps#beyond-ids-and-logprobs",
+    "google": "engines#google-gemini-api-and-vertex-ai",
+    "instrument": "unmodified#the-whole-process-rtinstrument",
+    "journal": "files#the-journal-nothing-is-lost",
+    "later": "files#notes-what-is-known-later",
+    "look-lists": "look#lists-sums-and-checks",
+    "look-terminal": "look#in-a-terminal-show-and-diff",
+    "multi-agent": "threads#several-agents",
+    "page-server": "look#the-pages-server",
+    "query": "filter#sql-duckdb",
+    "run": "unmodified#a-program-rollout-trace-run",
+    "secrets": "security#secrets",
+    "sequences": "tokens#training-sequences",
+    "shards": "files#folders-and-object-storage",
+    "test-asserts": "test-agents#asserts-on-rollouts",
+    "validate": "file-format#check-files-check-format",
+    "web-services": "threads#web-services-and-streams",
+    "words": "start#words",
+}
+"""Pages that are now a part of another one: that page, and the part's anchor."""
 
 _LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 _WITHOUT_LINKS = re.compile(r"(<pre\b.*?</pre>|<a\b.*?</a>|<autoref\b.*?</autoref>|<h[1-6]\b.*?</h[1-6]>)", re.S)
 _PAGE = re.compile(r"(?:<code>)?\bdocs/([\w-]+\.md)\b(?:</code>)?")
+_OLD_LINK = re.compile(r"(\]\((?:\.\./)?)([\w-]+)\.md(#[\w-]+)?\)")
 _NAME = re.compile(r"<code>(?:rt|rollout_trace)\.([A-Za-z_]+(?:\.[A-Za-z_]+)*)(?:\([^<]*\))?</code>")
 
 
@@ -46,6 +71,18 @@ def _on_the_site(link: re.Match[str]) -> str:
     return label
 
 
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Makes links to pages that have moved lead to where they are now."""
+    return _OLD_LINK.sub(_to_where_it_is, markdown)
+
+
+def _to_where_it_is(link: re.Match[str]) -> str:
+    if link[2] not in MOVED:
+        return link[0]
+    page, _, anchor = MOVED[link[2]].partition("#")
+    return f"{link[1]}{page}.md{link[3] or f'#{anchor}'})"
+
+
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Makes links of the pages and of the public names that a text names: ``docs/look.md``, ``rt.read(path)``."""
     parts = _WITHOUT_LINKS.split(html)
@@ -54,10 +91,11 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def _to_page(page: Page, files: Files, named: re.Match[str]) -> str:
-    file = files.get_file_from_path(named[1])
+    name, _, anchor = MOVED.get(named[1].removesuffix(".md"), named[1].removesuffix(".md")).partition("#")
+    file = files.get_file_from_path(f"{name}.md")
     if file is None or file.page is None:
         return named[0]
-    return f'<a href="{file.url_relative_to(page.file)}">{escape(str(file.page.title))}</a>'
+    return f'<a href="{file.url_relative_to(page.file)}{anchor and "#"}{anchor}">{escape(str(file.page.title))}</a>'
 
 
 def _to_name(named: re.Match[str]) -> str:
@@ -66,6 +104,28 @@ def _to_name(named: re.Match[str]) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
+    """Writes the old addresses; orders the search."""
+    for old, new in MOVED.items():
+        folder = Path(config.site_dir) / old
+        folder.mkdir()
+        page, _, anchor = new.partition("#")
+        (folder / "index.html").write_text(_REDIRECT.format(page=page, anchor=anchor), encoding="utf-8")
+    _order_search(config)
+
+
+_REDIRECT = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>This page has moved</title>
+<link rel="canonical" href="../{page}/">
+<script>location.replace("../{page}/" + (location.hash || "#{anchor}"))</script>
+<meta http-equiv="refresh" content="1; url=../{page}/#{anchor}">
+<p>This page has moved: <a href="../{page}/#{anchor}">{page}</a>.</p>
+</html>
+"""
+
+
+def _order_search(config: MkDocsConfig) -> None:
     """Puts public names before fields and types in the search: ``Step`` before ``Step.id``, of which there are many."""
     path = Path(config.site_dir) / "search" / "search_index.json"
     index = json.loads(path.read_text())

@@ -47,7 +47,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "trainers": (400, 4),
     "view": (8100, 40),
     "testing": (9750, 46),
-    "cli": (3800, 24),
+    "cli": (3840, 24),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

@@ -17,8 +17,8 @@ answers of a block differ. A peer that sends its records to a service has them k
 what a network and the service would add is not in the figures."""
 
 TASKS = """\
-With 64 agents at once on one asyncio client, each in a trace of its own: *calls a second* until the last answer, and
-CPU time of the whole process for each call until all is recorded; ratios to the bare client."""
+64 agents run at once on one asyncio client, each in a trace of its own. Measured: *calls a second* until the last
+answer, and CPU time of the whole process for each call until all is recorded. Numbers are ratios to the bare client."""
 
 BEHAVIOUR = """\
 Each cell is made by code: a server on loopback sends an answer, and what the peer recorded is searched for the ids and
@@ -30,7 +30,8 @@ counts as *yes* if it is in the trace that started the thread, without a change 
 PROXY = """\
 The other way to capture token ids is a proxy between agent and engine, for agents in any language, with nothing in
 their process. The table has the CPU time of the proxy's process for each call over loopback, the time that it adds to
-the call, the calls a second of 64 tasks, and whether ids and logprobs reach the client where the server put them.
+the call, and the calls a second of 64 tasks. It also says whether ids and logprobs reach the client where the server
+put them.
 Client, proxy and server share the machine. LiteLLM runs with one worker and no callback."""
 
 OTHER_STRENGTHS = (

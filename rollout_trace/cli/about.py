@@ -81,7 +81,7 @@ def _version(distribution: str) -> str | None:
 
 
 @click.command("--schema")
-@click.option("--note", is_flag=True, help="That of a line of notes, rollouts.notes.jsonl.")
+@click.option("--note", is_flag=True, help="Print the schema of a line of notes (rollouts.notes.jsonl).")
 @click.option("-o", "--output", metavar="OUT", help="Write it to a file.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @json_option
@@ -107,15 +107,15 @@ def schema(note: bool, output: str | None, overwrite: bool, as_json: bool) -> in
 @click.option("-o", "--output", metavar="FILE", help=f"Append the trajectories to FILE. Default: {DEFAULT_OUTPUT}.")
 @click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
 @click.option("--exact-turns", is_flag=True, help="Send earlier turns as the ids that were sampled (vLLM).")
-@click.option("--name", metavar="N", help="Name of the program's trajectory. Default: that of the program.")
-@click.option("--task", metavar="ID", help="Id of its task.")
-@click.option("--reward-from", metavar="JSON-FILE", help="The reward, in a file that the program writes.")
-@click.option("--cli", metavar="NAME", help="The known program that PROGRAM is, under another name: codex, ...")
+@click.option("--name", metavar="N", help="Name of the program's trajectory. Default: the program's name.")
+@click.option("--task", metavar="ID", help="Id of the task.")
+@click.option("--reward-from", metavar="JSON-FILE", help="Read the reward from this file, which the program writes.")
+@click.option("--cli", metavar="NAME", help="Treat PROGRAM as this known program: codex, claude-code, ...")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
 @click.pass_context
 def run(ctx: click.Context, /, program: tuple[str, ...], **options: object) -> int:
-    """Run a program, unchanged, and record what it sends to models and what they answer.
+    """Run a program unchanged and record its model calls.
 
     PROGRAM is a Python script, -m MODULE, -c TEXT, or a command: a console script such as pytest, or any other, in
     whatever language. Python programs that it starts are recorded too. The calls of a process that it makes outside of
@@ -125,7 +125,7 @@ def run(ctx: click.Context, /, program: tuple[str, ...], **options: object) -> i
     """
     # Its help alone: `launch.py` runs it, without click.
     del program, options
-    raise click.UsageError("which program? For example: rollout-trace run -o rollouts.jsonl agent.py", ctx)
+    raise click.UsageError("name the program to run. For example: rollout-trace run -o rollouts.jsonl agent.py", ctx)
 
 
 class _Files(ShellComplete):
@@ -154,7 +154,7 @@ def register() -> None:
 @click.argument("shell", type=click.Choice(list(_CLASSES)), metavar="bash|zsh|fish")
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> int:
-    """Print the script that completes the words of rollout-trace in a shell: commands, options and files.
+    """Print the script that completes commands, options and files in a shell.
 
     \b
     bash, in ~/.bashrc:  eval "$(rollout-trace completion bash)"

@@ -45,7 +45,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _NUMBER = _Named("name=number")
@@ -58,8 +58,14 @@ _VALUE = _Named("name=value")
 @click.option("--reward", type=float, metavar="NUMBER", help="The reward of the trajectory.")
 @click.option("--rewards", type=_NUMBER, multiple=True, metavar="NAME=NUMBER", help="A named reward; can be repeated.")
 @click.option("--metrics", type=_NUMBER, multiple=True, metavar="NAME=NUMBER", help="A measurement; can be repeated.")
-@click.option("--metadata", type=_VALUE, multiple=True, metavar="NAME=VALUE", help="JSON, or text; can be repeated.")
-@click.option("--from", "source", metavar="ROWS", help="Note the rows of a .jsonl file, or of stdin (-).")
+@click.option(
+    "--metadata",
+    type=_VALUE,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A metadata value, JSON or text; can be repeated.",
+)
+@click.option("--from", "source", metavar="ROWS", help="Read ids and values from a .jsonl file, or from stdin (-).")
 @json_option
 def annotate(
     file: str,
@@ -71,7 +77,7 @@ def annotate(
     source: str | None,
     as_json: bool,
 ) -> int:
-    """Note what became known of the trajectory ID of FILE.
+    """Add a reward, a score or a label to the trajectory ID of FILE.
 
     ID is the id of a trajectory or its beginning, or the id of a task that has one trajectory.
 
@@ -87,9 +93,9 @@ def annotate(
     given = {"reward": reward, "rewards": dict(rewards), "metrics": dict(metrics), "metadata": dict(metadata)}
     values = {name: value for name, value in given.items() if value is not None and value != {}}
     if source is not None and (trajectory_id is not None or values):
-        raise click.UsageError("--from takes ids and values from its rows: give neither beside it.")
+        raise click.UsageError("--from reads ids and values from its rows. Leave out ID and the value options.")
     if source is None and (trajectory_id is None or not values):
-        raise click.UsageError("give the ID of a trajectory and a value (--reward, ...), or rows with --from.")
+        raise click.UsageError("name a trajectory (ID) and a value such as --reward 1, or read rows with --from.")
     damaged: list[FormatError] = []
     index = Index(files_of([file]), damaged.append)
     if source is None:
@@ -105,7 +111,7 @@ def _note_one(
     named = index.named(trajectory_id)
     if len(named) > 1:
         first = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
-        raise click.UsageError(f"{brief(trajectory_id)} names {len(named)} trajectories: {first}. Give the id of one.")
+        raise click.UsageError(f"{brief(trajectory_id)} names {len(named)} trajectories: {first}. Give one id.")
     trajectory_id = named[0] if named else trajectory_id
     paths = index.files_with(trajectory_id)
     try:

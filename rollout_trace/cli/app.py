@@ -15,24 +15,24 @@ from rollout_trace.errors import FormatError, RolloutTraceError
 from rollout_trace.guard import describe, printable
 
 COMMANDS = {
-    "annotate": "Note a reward or a label that became known later.",
-    "check": "List what matters for training, or what is wrong with files.",
+    "annotate": "Add a reward or a label to a recorded trajectory.",
+    "check": "Find problems for training, or broken lines in files.",
     "collect": "Run an agent over tasks and record each run.",
-    "completion": "Print the script that completes commands in a shell.",
+    "completion": "Print the completion script of a shell.",
     "convert": "Write trajectories in the format of a trainer or a tool.",
-    "diff": "Show where two trajectories, or two files, differ first.",
+    "diff": "Show the first difference of two trajectories or files.",
     "filter": "Keep the trajectories for which an expression is true.",
-    "import": "Write what other tools have recorded as trajectories.",
-    "ls": "List trajectories: all, the first, the last, those that come.",
-    "merge": "Write several files as one: notes folded in, doubles dropped.",
+    "import": "Import recordings of other tools.",
+    "ls": "List trajectories, or follow a growing file.",
+    "merge": "Join files into one: apply notes, drop duplicates.",
     "mismatch": "Compare a trainer's logprobs with the engine's.",
-    "query": "Say how DuckDB asks files in SQL.",
-    "recover": "Show, or write, what dead processes left in their journals.",
+    "query": "Removed: says how to query files with DuckDB.",
+    "recover": "Recover trajectories of killed processes.",
     "run": "Run a program and record its calls.",
     "show": "Show a trajectory as a conversation.",
-    "split": "Write a file as several, without tearing a group.",
+    "split": "Split a file, keeping groups together.",
     "stats": "Sum up: rewards, tokens, cost, times, findings.",
-    "view": "Look at trajectories on a page in the browser.",
+    "view": "Open trajectories in the browser.",
 }
 """What ``--help`` lists. ``NAME`` is a ``click.Command`` in ``NAME.py`` or ``about.py`` that returns its exit code; a
 name that Python reserves has an underscore behind it there: ``import_``."""
@@ -72,7 +72,7 @@ class _Commands(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(name.lower(), (*COMMANDS, *OLD), 1)
-            meant = f"Did you mean {near[0]}?" if near else "--help lists those that there are."
+            meant = f"Did you mean {near[0]}?" if near else "--help lists them."
             ctx.fail(f"No such command {name!r}. {meant}")
         return super().resolve_command(ctx, args)
 
@@ -96,7 +96,7 @@ class _Commands(click.Group):
     "--versions",
     is_flag=True,
     expose_value=False,
-    help="Print the versions for a report of a defect.",
+    help="Print the versions that a bug report needs.",
 )
 @click.version_option(__version__, prog_name="rollout-trace", message="%(prog)s %(version)s")
 def _app() -> None:

@@ -40,19 +40,26 @@ def _codes(context: click.Context, option: click.Parameter, values: tuple[str, .
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--fail-on", type=click.Choice((*_GRADES, "never")), default="fatal", show_default=True,
-              help="The least grade for which the exit code is 1.")  # fmt: skip
-@click.option("--code", "codes", multiple=True, callback=_codes, metavar="CODE", help="Only this one; may be repeated.")
-@click.option("--vocab-size", type=click.IntRange(min=1), metavar="N", help="Token ids from N on are findings.")
-@click.option("--all", "every", is_flag=True, help="Print each finding, as they are found; with --json a line each.")
+              help="Exit with code 1 from this grade on.")  # fmt: skip
+@click.option(
+    "--code",
+    "codes",
+    multiple=True,
+    callback=_codes,
+    metavar="CODE",
+    help="Only findings with this code; can be repeated.",
+)
+@click.option("--vocab-size", type=click.IntRange(min=1), metavar="N", help="Report token ids of N and above.")
+@click.option("--all", "every", is_flag=True, help="Print every finding as it is found; with --json one line each.")
 @where_option
-@click.option("--format", "is_format", is_flag=True, help="Check the files against the format instead, line by line.")
+@click.option("--format", "is_format", is_flag=True, help="Check the file format instead, line by line.")
 @click.option("--max-problems", type=click.IntRange(min=0), default=100, metavar="N", show_default=True,
-              help="With --format: print the first N.")  # fmt: skip
-@click.option("--ignore", multiple=True, metavar="CODE", help="With --format: leave out a code. Can be repeated.")
+              help="With --format: print at most N problems.")  # fmt: skip
+@click.option("--ignore", multiple=True, metavar="CODE", help="With --format: leave out a code; can be repeated.")
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, paths: tuple[str, ...], is_format: bool, as_json: bool, **options: Any) -> int:
-    """Check trajectories before training: what trajectory.check() finds, by code, each with its first places.
+    """Check trajectories before training: list the findings of trajectory.check() by code, with places.
 
     Also found is a rollout that is there twice, which one trajectory does not show. Findings have a grade: fatal (a
     step, or the trajectory, cannot be trained on), warning, or info. docs/checks.md has all codes.
@@ -123,7 +130,7 @@ def _check_format(paths: tuple[str, ...], max_problems: int, ignore: tuple[str, 
 
     for code in ignore:
         if code not in RULES:
-            raise click.UsageError(f"--ignore {code}: there is no such code; there are {', '.join(sorted(RULES))}.")
+            raise click.UsageError(f"--ignore {code}: there is no such code. Codes: {', '.join(sorted(RULES))}.")
     shown: list[Problem] = []
     count = 0
 

@@ -116,7 +116,7 @@ def _files_of(paths: Sequence[str]) -> Iterator[list[str]]:
         yield paths_of(paths)
         return
     if len(paths) > 1:
-        raise click.UsageError("- (stdin) cannot be given together with files.")
+        raise click.UsageError("- (stdin) cannot be read together with files.")
     with stdin_as_file(paths) as (files, named):
         try:
             yield files
@@ -129,7 +129,7 @@ def _by_search(files: list[str], wanted: str | None, problems: list[Any]) -> Ite
     position = 1 if wanted is None else position_of(wanted)
     place = _first_of(files) if wanted is None else None
     if position == 0:
-        raise click.UsageError("positions count from 1: 1 is the first trajectory, -1 the last.")
+        raise click.UsageError("there is no position 0: 1 is the first trajectory, -1 the last.")
     if position is not None:
         one = at_position(files, position, problems.append)
         found = [] if one is None else [one]
@@ -191,5 +191,5 @@ def _none_found(paths: Sequence[str], wanted: str | None, *, is_limited: bool, p
     such = " for which the expression is true" if is_limited else ""
     if problems:
         return f"there is {what}{such} in {where}. {problems[0]}"
-    hint = "" if wanted is None else f". rollout-trace ls {where} lists those that there are"
+    hint = "" if wanted is None else f". rollout-trace ls {where} lists them"
     return f"there is {what}{such} in {where}{hint}."

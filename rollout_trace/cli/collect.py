@@ -29,28 +29,33 @@ _SHOWN = 12
 @click.option("-o", "--output", metavar="O", help="A .jsonl file (.gz, .zst), a folder (runs/), or an address.")
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Rollouts of each task. Default: 1.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Rollouts at the same time. Default: 8.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds for an attempt.")
-@click.option("--retries", type=click.IntRange(0), metavar="N", help="Further attempts at a failed rollout.")
-@click.option("--retry-on", multiple=True, metavar="KIND", help="Only at such exceptions; can be repeated.")
-@click.option("--retry-failed/--no-retry-failed", default=None, help="Make those again that failed before.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds that one attempt may take."
+)
+@click.option("--retries", type=click.IntRange(0), metavar="N", help="Attempts after a rollout has failed.")
+@click.option("--retry-on", multiple=True, metavar="KIND", help="Retry only these exceptions; can be repeated.")
+@click.option("--retry-failed/--no-retry-failed", default=None, help="Run rollouts again that failed before.")
 @click.option("--reward", multiple=True, metavar="[NAME=]MODULE:FN[*W]", help="A reward function; can be repeated.")
 @click.option(
-    "--reward-timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds for each of them."
+    "--reward-timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="S",
+    help="Seconds that each reward function may take.",
 )
 @click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Rollout i of each task gets the seed N + i.")
-@click.option("--name", metavar="N", help="Name of the trajectories: one for each model, or variant, in an output.")
+@click.option("--name", metavar="N", help="Name of the trajectories. Use another for each model or variant.")
 @click.option("--executor", metavar="X", help="Where rollouts are made: local, process or ray. Default: local.")
 @click.option("--logs/--no-logs", default=None, help="Write a log file for each rollout.")
-@click.option("--resume/--no-resume", default=None, help="Go on with an output that holds rollouts. Default: yes.")
+@click.option("--resume/--no-resume", default=None, help="Continue an output that holds rollouts. Default: yes.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N tasks.")
 @click.option("--task-ids", metavar="A,B", help="Only the tasks with these ids.")
 @click.option("--max-consecutive-failures", type=click.IntRange(0), metavar="N", help="Stop after N failures in a row.")
-@click.option("--config", metavar="FILE.toml", help="Settings: the table [collect], with these options as names.")
+@click.option("--config", metavar="FILE.toml", help="Read options from the table [collect] of a TOML file.")
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="One setting, such as recording.fsync=true."
 )
-@click.option("--dry-run", is_flag=True, help="Check everything and print what would be done.")
+@click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but run nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
 @json_option
 def collect(

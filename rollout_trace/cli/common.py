@@ -60,7 +60,7 @@ def tokenizer_option(command: F) -> F:
     return click.option(
         "--tokenizer",
         metavar="PATH_OR_NAME",
-        help="For token texts that are not recorded: a folder, a tokenizer.json, or a cached model's name.",
+        help="Tokenizer for texts that were not recorded: a folder, a tokenizer.json, or a cached model's name.",
     )(command)
 
 
@@ -107,10 +107,10 @@ def check_new(output: str, *, overwrite: bool, files: Iterable[str] = (), doing:
     if not os.path.exists(output):
         return
     if any(os.path.exists(path) and os.path.samefile(path, output) for path in files):
-        raise click.UsageError(f"{output} is one of the files to {doing}: give a new name.")
+        raise click.UsageError(f"{output} is one of the files to {doing}. Give the output another name.")
     is_empty = os.path.isdir(output) and not os.listdir(output)
     if not overwrite and not is_empty:
-        raise click.UsageError(f"{output} exists already: give a new name, or --overwrite to replace it.")
+        raise click.UsageError(f"{output} exists. Give a new name, or --overwrite to replace it.")
 
 
 def is_terminal() -> bool:

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="PATH...")
-@click.option("--to", "format_name", metavar="FORMAT", help="See --list.")
-@click.option("-o", "--output", metavar="OUT", help="File, or folder, to write; its suffix says which kind.")
+@click.option("--to", "format_name", metavar="FORMAT", help="Format to write; --list shows them.")
+@click.option("-o", "--output", metavar="OUT", help="File or folder to write; the suffix decides the kind.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Of the exporter; can be repeated.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of the format (see --list); can be repeated.",
+)
 @click.option("--strict", is_flag=True, help="Write nothing if tokens, texts or rewards would be left out.")
 @click.option("--list", "is_list", is_flag=True, help="List the formats: what each keeps, loses, and its options.")
 @where_option
@@ -56,12 +62,12 @@ def convert(
         return _list(format_name, as_json=as_json)
     names = ", ".join(FORMATS)
     if format_name is None:
-        raise click.UsageError(f"--to FORMAT is missing; there are {names}: --list says what each is for.")
+        raise click.UsageError(f"--to FORMAT is missing. Formats: {names}. --list says what each is for.")
     chosen = FORMATS.get(format_name.replace("-", "_"))
     if chosen is None:
-        raise click.UsageError(f"there is no format {format_name!r}; there are {names}.")
+        raise click.UsageError(f"there is no format {format_name!r}. Formats: {names}.")
     if not paths:
-        raise click.UsageError("name at least one file to convert, or - for stdin.")
+        raise click.UsageError("name a file to convert, or - for stdin.")
     if output is None:
         raise click.UsageError(f"-o OUT is missing; {chosen.name} is written to {OUTPUTS[chosen.output]}.")
     if not output.endswith(SUFFIXES[chosen.output]):

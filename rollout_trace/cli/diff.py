@@ -28,7 +28,12 @@ _KINDS = {"equal": "equal", "differing": "differing", "only in a": "only_a", "on
 @click.argument("first", metavar="A")
 @click.argument("second", required=False, metavar="[B]")
 @click.option("--ids", nargs=2, metavar="X Y", help="Compare trajectory X (of A) with Y (of B, or of A).")
-@click.option("--tolerance", type=click.FloatRange(min=0), metavar="X", help="Of logprobs.  [default: 0.0001]")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="X",
+    help="Ignore smaller differences of logprobs.  [default: 0.0001]",
+)
 @click.option("--full", is_flag=True, help="Show long texts and lists whole.")
 @tokenizer_option
 @json_option
@@ -41,7 +46,7 @@ def diff(
     tokenizer: str | None,
     as_json: bool,
 ) -> int:
-    """Show where two trajectories, or the trajectories of two files, differ first.
+    """Show the first difference of two trajectories, or of the trajectories of two files.
 
     A and B are files, folders, patterns or addresses, or FILE#ID for one trajectory of a file. The trajectories of two
     files are paired by their ids, else by name, task, group and rollout index. Not compared are ids, times, host,
@@ -78,13 +83,14 @@ def _chosen(
     if x is None and y is None:
         return None
     if x is None or y is None:
-        raise click.UsageError(f"{printable(first)} and {printable(second)}: an ID is given in one of them alone.")
+        both = f"{printable(first)} and {printable(second)}"
+        raise click.UsageError(f"{both}: one names an ID, the other does not. Name an ID in both, or in neither.")
     return (a, x), (b, y)
 
 
 def _one(path: str, wanted: str) -> Choice:
     if path == STDIN:
-        raise click.UsageError("diff does not read from stdin.")
+        raise click.UsageError("diff cannot read stdin. Write it to a file first.")
     (found,) = choices_of([path], wanted, problems=[])
     return found
 
@@ -119,7 +125,7 @@ def _compare_files(a: str, b: str, options: dict[str, Any], *, full: bool, as_js
     from rollout_trace.view.difference import pairs_of
 
     if STDIN in (a, b):
-        raise click.UsageError("diff does not read from stdin.")
+        raise click.UsageError("diff cannot read stdin. Write it to a file first.")
     with ExitStack() as stack:
         one, two = (stack.enter_context(LineIndex(paths_of([path]))) for path in (a, b))
         pairs = pairs_of(one.lines, two.lines)

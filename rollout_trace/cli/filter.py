@@ -37,10 +37,15 @@ def _show_fields(ctx: click.Context, param: click.Parameter, value: bool) -> Non
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("-o", "--output", metavar="OUT", help="File to write: .jsonl, .jsonl.gz or .jsonl.zst.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("-v", "--invert", is_flag=True, help="Keep those for which EXPR is not true.")
-@click.option("-c", "--count", is_flag=True, help="Print the number of trajectories alone.")
+@click.option("-v", "--invert", is_flag=True, help="Keep the trajectories for which EXPR is false.")
+@click.option("-c", "--count", is_flag=True, help="Print only the number of trajectories.")
 @click.option(
-    "--fields", is_flag=True, is_eager=True, expose_value=False, callback=_show_fields, help="List the names."
+    "--fields",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_fields,
+    help="List the names that expressions can use.",
 )
 @json_option
 def filter(
@@ -64,11 +69,13 @@ def filter(
     Exit code 1: no trajectory was kept, or there are lines that could not be read.
     """
     if output is not None and count:
-        raise click.UsageError("--count writes no file: leave -o out.")
+        raise click.UsageError("--count writes no file. Leave -o out.")
     if as_json and output is None and not count:
-        raise click.UsageError("--json prints an account of what was written: give -o OUT, or --count.")
+        raise click.UsageError("--json prints a report of what was written. Give -o OUT or --count too.")
     if os.path.exists(expression):
-        raise click.UsageError(f"first the expression, then files: rollout-trace filter 'reward > 0.5' {expression}")
+        raise click.UsageError(
+            f"give the expression before the files: rollout-trace filter 'reward > 0.5' {expression}"
+        )
     test = compile_expression(expression)
     found = Trajectories(
         paths,

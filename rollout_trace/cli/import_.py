@@ -30,8 +30,8 @@ class _Nothing(Exception):
 @click.option("-o", "--output", metavar="FILE", help="File to write: .jsonl, .jsonl.gz or .jsonl.zst.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--strict", is_flag=True, help="Stop at the first value that cannot be read.")
-@click.option("--score", metavar="NAME", help="Of inspect: the score that is the reward.")
-@click.option("--list", "is_list", is_flag=True, help="List the sources, and what each does not have.")
+@click.option("--score", metavar="NAME", help="With inspect: use this score as the reward.")
+@click.option("--list", "is_list", is_flag=True, help="List the sources, and what each one lacks.")
 @json_option
 def import_(
     arguments: tuple[str, ...],
@@ -42,7 +42,7 @@ def import_(
     is_list: bool,
     as_json: bool,
 ) -> int:
-    """Write what other tools have recorded as trajectories.
+    """Import recordings of other tools.
 
     SOURCE is one of those that --list names, such as claude_code; without it, the first lines of the files say which
     one they are of, where that is certain. PATH is a file, a folder, a pattern, an address, or - for stdin.
@@ -63,13 +63,13 @@ def import_(
     source = SOURCES.get(name)
     paths = arguments if source is None else arguments[1:]
     if not paths:
-        raise click.UsageError("name at least one file to import, or - for stdin; --list has the sources.")
+        raise click.UsageError("name a file to import, or - for stdin. --list shows the sources.")
     if output is None or not output.endswith(SUFFIXES):
         found = "-o FILE is missing" if output is None else f"{output} is no name for it"
         raise click.UsageError(f"{found}: trajectories are written to a file that ends with {', '.join(SUFFIXES)}.")
     source = source or _detected(paths)
     if score is not None and source.name != "inspect":
-        raise click.UsageError(f"--score is of inspect, not of {source.name}.")
+        raise click.UsageError(f"--score works with the source inspect, not with {source.name}.")
     check_new(output, overwrite=overwrite, files=paths, doing="import")
     options = {"on_error": "raise" if strict else "skip", **({} if score is None else {"score": score})}
     return _import(source, paths, output, options, as_json=as_json)
@@ -80,18 +80,18 @@ def _detected(paths: Sequence[str]) -> Source:
 
     names = ", ".join(SOURCES)
     if STDIN in paths:
-        raise click.UsageError(f"stdin needs its SOURCE: {names}.")
+        raise click.UsageError(f"stdin needs a SOURCE before it: {names}.")
     found = detect(list(paths))
     if found is None:
-        raise click.UsageError(f"it is not certain what these files are of: name the SOURCE first, one of {names}.")
+        raise click.UsageError(f"cannot tell which tool wrote these files. Name the SOURCE first: {names}.")
     return SOURCES[found]
 
 
 def _given(paths: Sequence[str]) -> list[Any]:
     if list(paths).count(STDIN) > 1:
-        raise click.UsageError("- is given twice; stdin can be read once.")
+        raise click.UsageError("- is given twice, but stdin can be read only once.")
     if STDIN in paths and sys.stdin.isatty():
-        raise click.UsageError("- reads a file from stdin, which is a terminal: pipe one into it.")
+        raise click.UsageError("stdin is a terminal. Pipe a file into this command.")
     return [_stdin() if path == STDIN else path for path in paths]
 
 

@@ -103,7 +103,7 @@ def parse(args: Sequence[str]) -> Given:
             value = rest.pop(0)
         setattr(given, OPTIONS[name], value)
     if not given.program:
-        raise Refusal("which program? For example: rollout-trace run -o rollouts.jsonl agent.py")
+        raise Refusal("name the program to run. For example: rollout-trace run -o rollouts.jsonl agent.py")
     return given
 
 

@@ -65,15 +65,19 @@ def _known(name: str, context: click.Context) -> str:
 @click.command(cls=_NumberCommand)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--columns", metavar="A,B,C", callback=_columns,
-              help="Fields to show; all for every one. See docs/look-lists.md.")  # fmt: skip
+              help="Fields to show, or all. docs/look.md lists them.")  # fmt: skip
 @where_option
-@click.option("--sort", metavar="FIELD", callback=_field, help="By a field, the least first. All files are read first.")
-@click.option("--reverse", is_flag=True, help="The greatest first; without --sort the last line first.")
-@click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="The first N; also -N. With --last 10.")
-@click.option("--last", is_flag=True, help="The last N. Plain files are read from their end.")
-@click.option("-f", "--follow", "-F", is_flag=True, help="The last N and what is written, until Ctrl-C (code 130).")
-@click.option("--json", "form", flag_value="json", help="Print a line of JSON for each trajectory.")
-@click.option("--raw", "form", flag_value="raw", help="Print their lines as they are in the file.")
+@click.option(
+    "--sort", metavar="FIELD", callback=_field, help="Sort by a field, smallest first. Reads all files first."
+)
+@click.option("--reverse", is_flag=True, help="Largest first; without --sort, last line first.")
+@click.option(
+    "-n", "count", type=click.IntRange(min=0), metavar="N", help="Show the first N (also -N). With --last: 10."
+)
+@click.option("--last", is_flag=True, help="Show the last N. Plain files are read from their end.")
+@click.option("-f", "--follow", "-F", is_flag=True, help="Show the last N and new lines, until Ctrl-C (code 130).")
+@click.option("--json", "form", flag_value="json", help="Print one JSON object per trajectory.")
+@click.option("--raw", "form", flag_value="raw", help="Print the lines unchanged.")
 @click.option("--table", "form", flag_value="table", hidden=True)
 def ls(
     paths: tuple[str, ...],
@@ -103,7 +107,7 @@ def ls(
     Exit code 1: lines that could not be read, which are left out.
     """
     if (last or follow or form == "raw") and (sort is not None or reverse):
-        raise click.UsageError("--sort and --reverse are of the list of all: not with --last, -f or --raw.")
+        raise click.UsageError("--sort and --reverse cannot be used with --last, -f or --raw.")
     printer = _Printer(form, columns, is_open=follow)
     if follow:
         _follow(paths, _LAST if count is None else count, where, printer)
@@ -140,7 +144,7 @@ def _follow(paths: tuple[str, ...], count: int, where: Test | None, printer: _Pr
 
     for path in paths:
         if path == STDIN or is_address(path):
-            raise click.UsageError(f"-f follows files and folders of this machine, not {path!r}.")
+            raise click.UsageError(f"-f can follow only local files and folders, not {path!r}.")
     lines = Lines(where)
     follower = Follower(paths, lines)
     printer.show(follower.begin(count))

@@ -8,7 +8,7 @@ import click
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar='"SELECT ..." PATH...')
 def query(arguments: tuple[str, ...]) -> int:
-    """Ask files in SQL: DuckDB does it, this command does not any more.
+    """This command was removed: use DuckDB to query files in SQL.
 
     \b
     duckdb -c "SELECT avg(reward) FROM read_json('rollouts.jsonl', sample_size = -1)"
@@ -16,7 +16,7 @@ def query(arguments: tuple[str, ...]) -> int:
     To choose trajectories by an expression: rollout-trace filter.
     """
     raise click.ClickException(
-        'rollout-trace query is gone, DuckDB reads the file itself: duckdb -c "SELECT avg(reward) FROM '
+        'rollout-trace query was removed. DuckDB reads the file itself: duckdb -c "SELECT avg(reward) FROM '
         "read_json('rollouts.jsonl', sample_size = -1)\". To choose trajectories: rollout-trace filter 'reward > 0.5' "
-        "rollouts.jsonl. More in docs/query.md."
+        "rollouts.jsonl. More in docs/filter.md."
     )

@@ -193,9 +193,9 @@ def paths_of(paths: Iterable[str]) -> list[str]:
     """The files that arguments name, and ``-`` where stdin is one of them. Raises as ``Trajectories``."""
     given = list(paths)
     if given.count(STDIN) > 1:
-        raise click.UsageError("- is given twice; stdin can be read once.")
+        raise click.UsageError("- is given twice, but stdin can be read only once.")
     if STDIN in given and sys.stdin.isatty():
-        raise click.UsageError("- reads trajectories from stdin, which is a terminal: pipe a file into it.")
+        raise click.UsageError("stdin is a terminal. Pipe a file of trajectories into this command.")
     # Together: what a shell makes of `*.jsonl` has the files of notes, too, which are left out of lists.
     found = [(is_stdin, [STDIN] if is_stdin else files_of(run)) for is_stdin, run in _runs(given)] or [
         (False, files_of([]))

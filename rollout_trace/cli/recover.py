@@ -11,10 +11,10 @@ from rollout_trace.cli.common import json_option, show
 
 @click.command()
 @click.argument("path")
-@click.option("--write", is_flag=True, help="Append the trajectories to PATH and delete the journals.")
+@click.option("--write", is_flag=True, help="Append the trajectories to PATH, then delete the journals.")
 @json_option
 def recover(path: str, write: bool, as_json: bool) -> int:
-    """Show the trajectories that dead processes left in the journal beside PATH.
+    """Show the trajectories that killed processes left in the journal beside PATH.
 
     PATH is the output of a recording (a file, a folder of shards, or an address, whose journal and shards that were not
     uploaded are on this machine), or its folder PATH.journal. Journals of processes that run are left alone.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, required=True, metavar="PATH... [ID]")
-@click.option("--tokens", is_flag=True, help="Show completions as their tokens, coloured.")
+@click.option("--tokens", is_flag=True, help="Show completions as coloured tokens.")
 @click.option(
     "--color-by",
     type=click.Choice(COLOR_BY),
@@ -34,16 +34,22 @@ if TYPE_CHECKING:
     show_default=True,
     help="What the colours of tokens mean.",
 )
-@click.option("--step", type=int, metavar="N", help="One step with everything that is recorded of it; -1: the last.")
-@click.option("--raw", is_flag=True, help="Requests and answers as they were, where their bytes are kept.")
-@click.option("--full", is_flag=True, help="Show long texts whole.")
-@click.option("--alone", is_flag=True, help="Without the trajectories of sub-agents.")
-@click.option("-n", "number", type=click.IntRange(min=1), metavar="N", help="The first N trajectories.  [default: 1]")
+@click.option("--step", type=int, metavar="N", help="Show everything of step N; -1 is the last.")
+@click.option("--raw", is_flag=True, help="Show requests and answers byte for byte, if they were kept.")
+@click.option("--full", is_flag=True, help="Do not shorten long texts.")
+@click.option("--alone", is_flag=True, help="Leave out the trajectories of sub-agents.")
+@click.option(
+    "-n", "number", type=click.IntRange(min=1), metavar="N", help="Show the first N trajectories.  [default: 1]"
+)
 @where_option
 @tokenizer_option
-@click.option("--theme", type=click.Choice(["dark", "light"]), help="Background of the terminal, if it is not found.")
+@click.option(
+    "--theme", type=click.Choice(["dark", "light"]), help="Background of the terminal, if it cannot be detected."
+)
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
-@click.option("--width", type=click.IntRange(min=20), metavar="N", help="Columns.  [default: the terminal's, else 80]")
+@click.option(
+    "--width", type=click.IntRange(min=20), metavar="N", help="Width in columns.  [default: the terminal's, else 80]"
+)
 @json_option
 def show(
     arguments: tuple[str, ...],
@@ -80,7 +86,7 @@ def show(
     _refuse_unknown(arguments)
     paths, wanted = split_arguments(arguments)
     if wanted is not None and number is not None:
-        raise click.UsageError("-n N shows the first N trajectories; it cannot be given together with an ID.")
+        raise click.UsageError("-n N and an ID cannot be used together.")
     options = ShowOptions(tokens=tokens, color_by=color_by, full=full, decode=load_tokenizer_of(tokenizer))
     problems: list[object] = []
     chosen = choices_of(paths, wanted, number=number or 1, where=where, problems=problems)

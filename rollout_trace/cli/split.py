@@ -56,11 +56,11 @@ class _Fractions(click.ParamType[list[tuple[str | None, float]]]):
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("-o", "--output", required=True, metavar="FOLDER", help="Folder for the files.")
 @click.option("--overwrite", is_flag=True, help="Replace the files of an earlier split in FOLDER.")
-@click.option("--by", type=click.Choice(["group", "task", "name", "status"]), help="A file for each value.")
-@click.option("-n", "count", type=click.IntRange(1), metavar="PARTS", help="So many files of about the same size.")
-@click.option("--size", type=_Size(), metavar="SIZE", help="Files of at most SIZE, such as 100MB, uncompressed.")
-@click.option("--fractions", type=_Fractions(), metavar="F,F", help="Random shares: 0.9,0.1 or train=0.9,test=0.1.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order for --fractions.")
+@click.option("--by", type=click.Choice(["group", "task", "name", "status"]), help="Write one file per value.")
+@click.option("-n", "count", type=click.IntRange(1), metavar="PARTS", help="Write N files of about the same size.")
+@click.option("--size", type=_Size(), metavar="SIZE", help="Write files of at most SIZE, such as 100MB, uncompressed.")
+@click.option("--fractions", type=_Fractions(), metavar="F,F", help="Split at random: 0.9,0.1 or train=0.9,test=0.1.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for --fractions.")
 @where_option
 @json_option
 def split(
@@ -79,7 +79,7 @@ def split(
     """
     given = {name: value for name, value in how.items() if value is not None}
     if len(given) != 1:
-        raise click.UsageError("give one of --by, -n, --size and --fractions.")
+        raise click.UsageError("give exactly one of --by, -n, --size and --fractions.")
     with stdin_as_file(paths) as (found_files, named):
         # Once each: a file that is named twice is not split twice.
         files = list(dict.fromkeys(found_files))

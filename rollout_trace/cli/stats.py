@@ -21,8 +21,8 @@ _BY = ("group", "task", "agent", "model", "name", "status")
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--by", type=click.Choice(_BY), help="Also sum up each group, task, agent, ... of its own.")
-@click.option("--threshold", type=float, default=1.0, show_default=True, help="A run passes with this reward or more.")
+@click.option("--by", type=click.Choice(_BY), help="Also sum up by group, task, agent, ...")
+@click.option("--threshold", type=float, default=1.0, show_default=True, help="A run passes from this reward on.")
 @where_option
 @json_option
 def stats(paths: tuple[str, ...], by: By | None, threshold: float, where: Test | None, as_json: bool) -> int:

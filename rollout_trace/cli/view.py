@@ -35,15 +35,17 @@ _IN_A_FILE = 100
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. Default: one that is free.")
-@click.option("--no-open", is_flag=True, help="Print the address alone; open no browser.")
-@click.option("--read-only", is_flag=True, help="Allow no notes: rewards and labels cannot be edited on the page.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. Default: a free one.")
+@click.option("--no-open", is_flag=True, help="Print the address, but open no browser.")
+@click.option("--read-only", is_flag=True, help="Forbid editing rewards and labels on the page.")
 @tokenizer_option
-@click.option("--cache", metavar="DIR", help="Folder for the index. Default: the user's folder for caches.")
-@click.option("--no-cache", is_flag=True, help="Keep no index: build it anew each time.")
-@click.option("--html", metavar="OUT", help="Serve nothing: write the page as one file that opens from disk.")
+@click.option("--cache", metavar="DIR", help="Folder for the index. Default: your cache folder.")
+@click.option("--no-cache", is_flag=True, help="Do not keep the index; build it each time.")
+@click.option("--html", metavar="OUT", help="Write the page into one file instead of serving it.")
 @where_option
-@click.option("-n", "number", type=click.IntRange(min=1), metavar="N", help="With --html: the first N.  [default: 100]")
+@click.option(
+    "-n", "number", type=click.IntRange(min=1), metavar="N", help="With --html: write the first N.  [default: 100]"
+)
 @click.option("--overwrite", is_flag=True, help="With --html: replace OUT if it exists.")
 @json_option
 def view(
@@ -60,7 +62,7 @@ def view(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """Look at trajectories on a page in the browser.
+    """Open trajectories in the browser.
 
     PATH is a file, a folder, a pattern, or an address. The page is served on this machine alone, until Ctrl-C; whoever
     has its address, with the token in it, can read the files and write notes (rollout-trace annotate). Files may grow
@@ -75,15 +77,15 @@ def view(
     if html is not None:
         return _write(paths, html, where, number or _IN_A_FILE, tokenizer, overwrite=overwrite, as_json=as_json)
     if where is not None or number is not None or overwrite:
-        raise click.UsageError("--where, -n and --overwrite are of --html OUT; the page has a search of its own.")
+        raise click.UsageError("--where, -n and --overwrite work only with --html OUT. The page has a search box.")
     from rollout_trace.view.index import Index
     from rollout_trace.view.index_cache import cache_folder
     from rollout_trace.view.page_data import PageData
 
     if "-" in paths:
-        raise click.UsageError("the page reads files, which it comes back to: write standard input to a file first.")
+        raise click.UsageError("view reads stdin only with --html OUT. Write it to a file first.")
     if cache is not None and no_cache:
-        raise click.UsageError("--cache and --no-cache exclude each other.")
+        raise click.UsageError("--cache and --no-cache cannot be used together.")
     decode = load_tokenizer_of(tokenizer)
     index = Index(paths, None if no_cache else cache_folder() if cache is None else Path(cache))
     try:
@@ -134,7 +136,7 @@ def _serve(data: PageData, port: int, *, opens: bool, as_json: bool) -> int:
         server = PageServer(data, port)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise click.UsageError(f"port {port} cannot be had ({reason}): give another one, or none.") from error
+        raise click.UsageError(f"port {port} is not available ({reason}). Give another one, or none.") from error
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         if as_json:

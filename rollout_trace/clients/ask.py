@@ -298,8 +298,8 @@ def _remember(key: _Key, refusal: Refusal) -> None:
     _, engine, _, model = endpoint
     guard.warn_once(
         f"refused:{endpoint}:{name}",
-        f"the server of model {model!r} refuses {name!r}, which was added for engine={engine!r} ({refusal.message}); "
-        "calls like this one are made without, and hold what it sends by itself.",
+        f"the server of model {model!r} refuses {name!r}, which was added for engine={engine!r} ({refusal.message}). "
+        "Such calls are now made without it; they hold only what the server sends by itself.",
     )
 
 

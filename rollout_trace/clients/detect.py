@@ -299,14 +299,14 @@ def _conclude(search: _Search, url: str, verdict: _Verdict, began: float) -> Non
     if verdict.valid_for == 0:
         guard.warn_once(
             f"auto-unanswered:{url}",
-            f'engine="auto" had no answer from {host} when it asked which engine it is: this call is asked for '
-            "nothing, and the next one asks again. If you know the engine, name it.",
+            f'engine="auto" got no answer from {host}. This call asks for no token ids; the next call '
+            "asks the server again. If you know the engine, name it.",
         )
     else:
         guard.warn_once(
             f"auto:{url}",
-            f'engine="auto" could not tell which engine answers at {host}: it is asked for nothing. If you know it, '
-            "name it.",
+            f'engine="auto" could not tell which engine answers at {host}. No token ids are requested. If you '
+            "know the engine, name it.",
         )
 
 

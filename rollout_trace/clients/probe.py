@@ -140,7 +140,7 @@ def probe(
         raise ValueError(f"protocols={list(protocols)!r}: expected one or more of {', '.join(_TEMPLATES)}.")
     kind = client_kind(client, "openai")
     if kind is None:
-        raise TypeError(f"probe() needs a client object of the openai SDK, such as OpenAI(), got {client!r:.80}.")
+        raise TypeError(f"probe() needs a client of the openai SDK, such as OpenAI(). Got {client!r:.80}.")
     settings = stainless.settings_of(client)
     used_profile = resolve(engine)[0] or (settings.engine if settings is not None else None) or AUTO
     # Neither opened in the context nor closed: it reaches no file, and causes no warning about what it lacks.

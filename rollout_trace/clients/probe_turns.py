@@ -41,8 +41,10 @@ class ProbeExactTurns:
 
 
 def ids_of(step: Step | None) -> list[int] | None:
-    """Ids to send beside messages, which no server makes of them: of an answered call those of its completion, then of
-    its prompt, which ends as prompts of its template do. None where the answer lacks some."""
+    """Gives ids to send beside messages that no server would make of them; None if the answer lacks ids.
+
+    They are those of the completion, then those of the prompt, which ends as prompts of its template do.
+    """
     if step is None or step.prompt_token_ids is None or step.completion_token_ids is None:
         return None
     ids = [*step.completion_token_ids.tolist(), *step.prompt_token_ids.tolist()]

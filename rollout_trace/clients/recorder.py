@@ -403,7 +403,7 @@ def with_member(content: bytes, member: Iterable[bytes | memoryview]) -> bytes:
     """
     end = content.rstrip()
     if not (end.lstrip().startswith(b"{") and end.endswith(b"}")):
-        raise ValueError("the body is no JSON object.")
+        raise ValueError("the body is not a JSON object.")
     comma = b"" if _is_empty(end) else b","
     return b"".join((memoryview(end)[:-1], comma, *member, b"}", content[len(end) :]))
 

@@ -75,9 +75,7 @@ def wrap_openai(
         ValueError: the engine, or the mode of logprobs, is unknown, or ``max_call_bytes`` is below 1.
     """
     if logprobs_mode not in (None, "raw", "processed", "constrained"):
-        raise ValueError(
-            f"logprobs_mode={logprobs_mode!r} is not known; it is 'raw', 'processed', 'constrained' or None."
-        )
+        raise ValueError(f"logprobs_mode={logprobs_mode!r} is unknown. Give 'raw', 'processed', 'constrained' or None.")
     found, wishes = resolve(engine)
     settings = Settings(
         protocol_of,

@@ -462,5 +462,5 @@ def _websocket_hooks(base: Any) -> dict[str, Any]:
 def _warn_of_websocket(opener: str) -> None:
     guard.warn_once(
         "websocket",
-        f"{opener} opens a WebSocket: what goes over it (realtime, live, responses.connect) is not recorded.",
+        f"{opener} opens a WebSocket. Calls over WebSockets (realtime, live, responses.connect) are not recorded.",
     )

@@ -131,7 +131,7 @@ def _stream_class(kind: Any, name: str, sync: Any, async_: Any) -> Any:
             return type(name, (sync, base), {})
         if base.__name__ == "AsyncByteStream":
             return type(name, (async_, base), {})
-    raise TypeError(f"a response stream of type {kind.__module__}.{kind.__qualname__} is not one that can be recorded.")
+    raise TypeError(f"a response stream of type {kind.__module__}.{kind.__qualname__} cannot be recorded.")
 
 
 class Ender:

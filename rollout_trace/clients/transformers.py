@@ -271,7 +271,7 @@ class TransformersGeneration:
         """The rows that were returned, and what their logprobs are of."""
         sequences = getattr(output, "sequences", output)
         if getattr(sequences, "dim", lambda: 0)() != 2:
-            raise TypeError(f"generate() returned {type(output).__name__}, in which there are no rows of token ids.")
+            raise TypeError(f"generate() returned {type(output).__name__}, which holds no rows of token ids.")
         begin = self._begin(sequences)
         lists = sequences.tolist()
         scores, mode = self._scores(output, begin)

@@ -237,7 +237,7 @@ def _check_constructor(kind: type) -> None:
     needed = [one.name for one in parameters if _is_needed(one)]
     if needed:
         raise TypeError(
-            f"the agent is the class {kind.__name__}, whose constructor needs {', '.join(needed)}: give an instance, "
+            f"the agent is the class {kind.__name__}, whose constructor needs {', '.join(needed)}. Give an instance, "
             "or a function that makes one."
         )
 
@@ -260,8 +260,8 @@ def _shape_of(target: Any, title: str) -> _Shape:
         function = getattr(function, "__call__", function)  # noqa: B004 - its own method is looked at
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
-            f"{title} is a generator function (it has a `yield`), and would do nothing when it is called: "
-            "give a function that returns its result."
+            f"{title} is a generator function (it has a `yield`): calling it would do nothing. "
+            "Give a function that returns its result."
         )
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(target)
     return _Shape(is_async, _takes_rollout(target, title))
@@ -275,7 +275,7 @@ def _takes_rollout(target: Any, title: str) -> str:
     by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     if not by_position and not takes_any:
-        raise TypeError(f"{title} takes no positional argument, and is called with a task: write `def agent(task)`.")
+        raise TypeError(f"{title} takes no positional argument. It is called with a task: write `def agent(task)`.")
     rest = by_position[1:]
     if isinstance(target, functools.partial) and _METHOD in target.keywords:
         # The user has bound it to a value of their own.

@@ -246,7 +246,7 @@ def _last(place: str) -> Last:
     except (OSError, ValueError, ImportError) as error:
         guard.warn_once(
             f"history-read:{place}",
-            f"the history {shown(place)} could not be read: {guard.describe(error)}; what has changed is not known.",
+            f"the history {shown(place)} could not be read: {guard.describe(error)}. What has changed is unknown.",
         )
         return last
     for line in lines:
@@ -259,8 +259,7 @@ def _last(place: str) -> Last:
     if damaged:
         guard.warn_once(
             f"history-damaged:{place}",
-            f"lines of {shown(place)} are no line of a history ({damaged}), and are not looked at; they stay where "
-            "they are.",
+            f"lines of {shown(place)} are not lines of a history ({damaged}). They are skipped, and stay in the file.",
         )
     return last
 

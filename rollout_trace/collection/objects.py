@@ -38,7 +38,7 @@ def parse_spec(text: str) -> Spec:
     module, _, name = text.rpartition(":")
     if not module or not all(part.isidentifier() for part in name.split(".")):
         raise ValueError(
-            f'{brief(text)} names no object; give "package.module:name" or "folder/file.py:name", '
+            f'{brief(text)} does not name an object. Give "package.module:name" or "folder/file.py:name", '
             "where name is that of a function or class in it."
         )
     if module.endswith(".py"):

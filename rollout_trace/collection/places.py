@@ -59,8 +59,8 @@ def claimed(output: str | None) -> Iterator[None]:
     file = _lock(path)
     if file is None:
         raise BlockingIOError(
-            f"another run writes to {shown(output)}: both would make its rollouts. Wait for its end, or give "
-            "another output."
+            f"another run writes to {shown(output)}: both would make the same rollouts. Wait until it ends, or "
+            "give another output."
         )
     _held.add(file)
     try:

@@ -34,7 +34,7 @@ class PoolWorker(ABC):
         """Whether it ended before it was ready."""
         self.is_ending = False
         self.is_late = False
-        """Whether it has not become ready in ``patience`` seconds: it is given rollouts when it is."""
+        """Whether its start takes longer than ``patience`` seconds. Others get its rollouts until it is ready."""
         self.kept_for: Job | None = None
         """A rollout that it is to make alone, or makes."""
         self._watches: set[asyncio.Task[None]] = set()
@@ -243,7 +243,7 @@ class Pool(Generic[Worker]):
             worker.has_failed = worker.is_retired = True
             self._failed_starts += 1
             if not self._is_proven or self._failed_starts >= MOST_STARTS:
-                self._refuse(RuntimeError(f"no worker for rollouts can be started: {error}"))
+                self._refuse(RuntimeError(f"no worker process can be started: {error}"))
 
     def _refuse(self, error: Exception) -> None:
         """Gives no more rollouts to workers."""

@@ -128,7 +128,7 @@ class _Server:
         if stopped:
             await asyncio.wait(stopped, timeout=self._grace)
         for failure in await asyncio.to_thread(finish_all, list(self._works.values())):
-            guard.warn(f"a process for rollouts could not write all that it recorded: {failure}")
+            guard.warn(f"a worker process could not write all that it recorded: {failure}")
         self._link.send(number, "made", None)
 
     def _read(self, loop: asyncio.AbstractEventLoop, last: asyncio.Future[int]) -> None:

@@ -133,8 +133,8 @@ class WorkerProcess(PoolWorker):
             done, _ = await asyncio.wait([self._run], timeout=self._grace)
             if not done and not self._complete.done():
                 guard.warn(
-                    f"a process for rollouts did not end within {self._grace:g} seconds and was killed: what it had "
-                    "not written is in its journal, from where rt.recover brings it."
+                    f"a worker process did not end within {self._grace:g} seconds and was killed. What it had "
+                    "not written is in its journal: rt.recover reads it."
                 )
         finally:
             self.kill("not ended in time")
@@ -195,7 +195,7 @@ class WorkerProcess(PoolWorker):
             if self._process is not None:
                 self._process.kill()
                 await loop.run_in_executor(None, self._process.wait)
-            self._ended(RuntimeError(f"a process for rollouts cannot be started: {guard.describe(error)}"))
+            self._ended(RuntimeError(f"a worker process cannot be started: {guard.describe(error)}"))
 
     def _wait(self) -> int:
         """Waits for the end of a process that has closed its connection, and returns its exit code."""

@@ -115,6 +115,6 @@ def _pickled(work: Work) -> bytes:
             break
     raise TypeError(
         f"{named} cannot be sent to another process ({guard.describe(reason)}). Define it at the top level of a "
-        "module, not as a lambda nor inside a function; agents and rewards can be given by their place, "
-        '"module:name"; or make the rollouts in this process (executor=None).'
+        "module, not as a lambda or inside a function. Or give agents and rewards by their place, "
+        '"module:name", or make the rollouts in this process (executor=None).'
     ) from None

@@ -95,8 +95,8 @@ class RayWorker(PoolWorker):
             asked = ", ".join(f"{name}={value}" for name, value in self._options.items() if name != "runtime_env")
             guard.warn_once(
                 "ray resources",
-                f"Ray has had no place for an actor ({asked}) for {PATIENCE:g} seconds; the cluster has "
-                f"{_resources(self._ray)}. It is waited for: ask for less in rt.RayExecutor(...), or add nodes.",
+                f"Ray has found no room for an actor ({asked}) for {PATIENCE:g} seconds; the cluster has "
+                f"{_resources(self._ray)}. Collecting waits for it. Ask for less in rt.RayExecutor(...), or add nodes.",
             )
         try:
             await asyncio.shield(opening)
@@ -148,7 +148,7 @@ class RayWorker(PoolWorker):
         finally:
             self._ray.kill(self._actor)
         for failure in failures:
-            guard.warn(f"an actor for rollouts may not have written all that it recorded: {failure}")
+            guard.warn(f"a Ray actor may not have written all that it recorded: {failure}")
 
     def ask(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._result(self._actor.answer.remote()))

@@ -143,9 +143,7 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
 
     async def __anext__(self) -> Group:
         if self._thread is not None:
-            raise RuntimeError(
-                "these rollouts are used as a plain iterator already: go on with `for`, not `async for`."
-            )
+            raise RuntimeError("these rollouts are already used with `for`. Continue with `for`, not `async for`.")
         if self._is_closed:
             raise StopAsyncIteration
         if self._task is None:
@@ -186,7 +184,7 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
 
     def __next__(self) -> Group:
         if self._task is not None:
-            raise RuntimeError("these rollouts are used as an async iterator already: go on with `async for`.")
+            raise RuntimeError("these rollouts are already used with `async for`. Continue with `async for`.")
         if self._is_closed:
             raise StopIteration
         if self._thread is None:
@@ -228,7 +226,7 @@ async def _run(session: Session) -> None:
     try:
         summary = await session.run()
         if summary.stopped is not None:
-            failure = RuntimeError(f"no further rollouts are made: {summary.stopped}.")
+            failure = RuntimeError(f"no more rollouts are made: {summary.stopped}.")
     except asyncio.CancelledError:
         raise
     except Exception as error:

@@ -76,8 +76,8 @@ class Session:
             spool = work.recording.get("spool")
             if not self.resume and exists(work.output, spool=spool):
                 raise FileExistsError(
-                    f"{work.shown_output} holds something, and resume=False: give another output, or resume=True to "
-                    "go on with it."
+                    f"{work.shown_output} is not empty, and resume=False. Give another output, or resume=True "
+                    "to continue it."
                 )
             found = earlier(work.output, write=write, spool=spool) if self.resume else Earlier()
             self._plan = replace(self.asked, earlier=found)

@@ -57,11 +57,11 @@ class Settings:
             with open(path, "rb") as file:
                 data = file.read()
         except FileNotFoundError:
-            raise FileNotFoundError(f"there is no file of settings {path}.") from None
+            raise FileNotFoundError(f"there is no settings file {path}.") from None
         try:
             tables = _toml(data.decode())
         except ValueError as error:
-            raise SettingsError(f"{path}: this is no TOML: {error}.") from None
+            raise SettingsError(f"{path}: not valid TOML: {error}.") from None
         for name in tables:
             if name != TABLE:
                 known = f"expected the table [{TABLE}] alone, with the settings in it"
@@ -154,7 +154,7 @@ def _toml(text: str) -> dict[str, Any]:
         toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:
         raise ImportError(
-            "Settings in TOML need, before Python 3.11, the package tomli. Install it with: pip install tomli"
+            "Before Python 3.11, settings in TOML need the package tomli. Install it with: pip install tomli"
         ) from None
     values: dict[str, Any] = toml.loads(text)
     return values
@@ -172,7 +172,7 @@ def _merged(before: Any, after: Any, place: str) -> Any:
     if not isinstance(after, dict):
         return after
     if not isinstance(before, dict):
-        raise SettingsError(f"{place}: {brief(before)} is no table, and has no keys in it.")
+        raise SettingsError(f"{place}: {brief(before)} is not a table, so it has no keys.")
     return before | {name: _merged(before.get(name, {}), value, place) for name, value in after.items()}
 
 

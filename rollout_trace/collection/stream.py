@@ -409,7 +409,7 @@ class Stream:
     def _tasks_end(self, failure: Exception | None) -> None:
         self._tasks_ended, self._failure = True, failure
         if failure is None and not self._rounds:
-            self._failure = ValueError("there are no tasks in the stream of tasks: give at least one.")
+            self._failure = ValueError("the stream of tasks is empty. Give at least one task.")
         self._changed()
 
     def _open_group(self, item: TaskItem) -> None:

@@ -87,10 +87,10 @@ def _decoded(data: bytes, path: str, line: int | None = None) -> Any:
     except json.JSONDecodeError as error:
         at = f"line {error.lineno if line is None else line}, column {error.colno}"
         advice = "" if line is None else " A file of tasks has one JSON value a line."
-        raise ValueError(f"{path}, {at}: this is no JSON ({error.msg}).{advice}") from None
+        raise ValueError(f"{path}, {at}: not valid JSON ({error.msg}).{advice}") from None
     except UnicodeDecodeError as error:
         where = path if line is None else f"{path}, line {line}"
-        raise ValueError(f"{where}: byte {error.start + 1} is no UTF-8.") from None
+        raise ValueError(f"{where}: byte {error.start + 1} is not UTF-8.") from None
     except (RecursionError, ValueError) as error:
         where = path if line is None else f"{path}, line {line}"
         raise ValueError(f"{where}: this cannot be read as JSON ({describe(error)}).") from None
@@ -116,12 +116,12 @@ def _csv(path: str) -> Iterator[Placed]:
             for row in rows:
                 if None in row or None in row.values():
                     raise ValueError(
-                        f"{path}, line {rows.line_num}: the row has another number of fields than the first line has "
-                        f"names ({len(rows.fieldnames or ())})."
+                        f"{path}, line {rows.line_num}: the row does not have as many fields as the first line "
+                        f"has names ({len(rows.fieldnames or ())})."
                     )
                 yield f"{path}, line {rows.line_num}", row
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}, after line {rows.line_num}: this is no CSV ({error}).") from None
+            raise ValueError(f"{path}, after line {rows.line_num}: not valid CSV ({error}).") from None
 
 
 def _parquet(path: str) -> Iterator[Placed]:
@@ -156,7 +156,7 @@ def _saved_dataset(path: str) -> Iterator[Placed]:
         )
     if "state.json" not in names or "dataset_info.json" not in names:
         raise ValueError(
-            f"{path} is a folder, and not one that Dataset.save_to_disk made (it has no state.json): give a file "
+            f"{path} is a folder that Dataset.save_to_disk did not make (it has no state.json). Give a file "
             f"({', '.join(_READERS)})."
         )
     try:

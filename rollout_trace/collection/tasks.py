@@ -73,7 +73,7 @@ def task_stream(
         return iter(loaded), len(loaded)
     if task_ids is not None:
         raise ValueError(
-            f"task_ids chooses among tasks that are known, and the tasks are {brief(tasks)} ({type(tasks).__name__}), "
+            f"task_ids needs a list of tasks, but the tasks are {brief(tasks)} ({type(tasks).__name__}), "
             "which gives them one by one: give a list, or leave task_ids out."
         )
     naming = Naming()
@@ -148,7 +148,7 @@ def _rows(tasks: Any) -> Iterable[Any]:
     if isinstance(tasks, Iterable) and not isinstance(tasks, type):
         return tasks
     if isinstance(tasks, AsyncIterable):
-        raise TypeError("the tasks are an async iterable: make a list of them first, [task async for task in tasks].")
+        raise TypeError("the tasks are an async iterable. Make a list first: [task async for task in tasks].")
     if callable(getattr(kind, "__getitem__", None)) and callable(getattr(kind, "__len__", None)):
         return (tasks[at] for at in range(len(tasks)))
     if callable(tasks):

@@ -30,8 +30,8 @@ class Versions:
         self.max_lag = None if max_lag is None else checks.whole(max_lag, "max_lag", least=0)
         if self.max_lag is not None and given is None:
             raise ValueError(
-                f"max_lag is {self.max_lag}, and there is no policy_version to measure it by: give policy_version=, a "
-                "number or a function that returns one."
+                f"max_lag is {self.max_lag}, but there is no policy_version to measure it by. Give "
+                "policy_version=: a number, or a function that returns one."
             )
         if self._function is None:
             self._latest = None if given is None else self._checked(given, "policy_version is")
@@ -55,7 +55,7 @@ class Versions:
         except Exception as error:
             guard.warn_once(
                 "policy_version",
-                f"policy_version= failed during a call ({guard.describe(error)}); the step has the version before.",
+                f"policy_version= failed during a call ({guard.describe(error)}). The step keeps the version before.",
             )
             return self._latest
 

@@ -213,10 +213,10 @@ class TeacherScores:
                     self._by_trajectory.setdefault(trajectory.id, []).append(step)
 
     def of(self, row: Sequence, trajectory: Trajectory) -> _Scores:
-        """The scores of a row: those of a prompt of the same ids, else of the prompt in its trajectory that shares the
-        most ids with its beginning; nothing where there is no such prompt.
+        """Finds the scores of a row; none if no prompt fits.
 
-        A score is of the ids up to its position: it holds for every row that begins with them.
+        They are those of a prompt of the same ids, else of the prompt in its trajectory that shares the most ids with
+        its beginning. A score is of the ids up to its position: it holds for every row that begins with them.
         """
         ids = row.token_ids
         step = self._by_ids.get(ids.tobytes())

@@ -41,7 +41,8 @@ class RowIterator(Iterator[dict[str, Any]]):
 
     Args:
         name: of the exporter.
-        strict, report: the arguments of the exporter.
+        strict: the exporter's argument.
+        report: the exporter's argument.
         make: gives the rows, and counts in the report. Its second argument is True for rows that go into a file: arrays
             of numbers stay arrays, and what was recorded need not be copied.
         columns: the types of the rows' columns.

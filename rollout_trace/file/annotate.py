@@ -106,7 +106,7 @@ def check_trainer_numbers(path: PathLike, notes: Iterable[Mapping[str, Any]], *,
             problems[head.id] = next(_misfits(trajectory, by_id[head.id], may_be_cut), None)
     for one in by_id:
         if problem := problems.get(one, f"{shown(file)} has no trajectory {brief(one)}"):
-            raise ValueError(f"{problem}: nothing was noted.")
+            raise ValueError(f"{problem}: no note was written.")
 
 
 def _misfits(trajectory: Trajectory, note: Mapping[str, Any], may_be_cut: bool) -> Iterator[str]:
@@ -136,7 +136,7 @@ def files_with(path: PathLike, trajectory_ids: Collection[str]) -> dict[PathLike
     found: dict[PathLike, Collection[str]] = {file: ids for file in files if (ids := ids_in(file, trajectory_ids))}
     missing = [one for one in trajectory_ids if not any(one in ids for ids in found.values())]
     if missing:
-        raise ValueError(f"no file of the folder {folder} has trajectory {brief(missing[0])}: nothing was noted.")
+        raise ValueError(f"no file of the folder {folder} has trajectory {brief(missing[0])}: no note was written.")
     return found
 
 
@@ -159,9 +159,7 @@ def checked_note(trajectory_id: Any, values: Mapping[str, Any]) -> dict[str, Any
         if checked is not None and checked != {} and checked != []:
             note[name] = checked
     if not note:
-        raise ValueError(
-            f"nothing is given to note of trajectory {brief(trajectory_id)}: give any of {', '.join(_CHECKS)}."
-        )
+        raise ValueError(f"no value is given for trajectory {brief(trajectory_id)}: give any of {', '.join(_CHECKS)}.")
     return {"id": trajectory_id, "at": datetime.now(timezone.utc), **note}
 
 
@@ -198,8 +196,8 @@ def _noted_file(path: PathLike) -> tuple[str, int]:
     file = to_local(path)
     if is_address(file):
         raise ValueError(
-            f"{shown(file)} is an address, where nothing can be appended to: copy its shards to a local folder and "
-            "note it there, or keep the value beside them and apply it to what rt.read() yields."
+            f"{shown(file)} is an address, and nothing can be appended there. Copy its shards to a local folder and "
+            "annotate them there, or apply the value to what rt.read() yields."
         )
     refuse_special_file(file)
     try:
@@ -209,9 +207,9 @@ def _noted_file(path: PathLike) -> tuple[str, int]:
     if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(f"{file} is a folder: give the path of the file with the trajectory.")
     if not stat.S_ISREG(state.st_mode):  # /dev/null, which can be written and read.
-        raise ValueError(f"{file} keeps no trajectories: give the path of the file with the trajectory.")
+        raise ValueError(f"{file} holds no trajectories. Give the path of the file with the trajectory.")
     if is_notes_file(file):
-        raise ValueError(f"{file} is a file of notes itself: give the path of the file with the trajectory.")
+        raise ValueError(f"{file} is itself a file of notes. Give the path of the file with the trajectory.")
     # With the permissions of the file: who may not read it may not read what is said of it either.
     return file, stat.S_IMODE(state.st_mode) & 0o666 | 0o600
 
@@ -234,7 +232,7 @@ def _step(key: Any, given: Any, name: str) -> dict[str, Any]:
         one: _STEP_CHECKS[one](value, f"{name}[{one!r}]") for one, value in values.items() if value is not None
     }
     if not found:
-        raise ValueError(f"{name} gives nothing to note; give any of {_NAMES}.")
+        raise ValueError(f"{name} gives no value; give any of {_NAMES}.")
     trainer = {one: fragment(found.pop(one)) for one in TRAINER_VALUES if one in found}
     return {**place, **found, **({"trainer": trainer} if trainer else {})}
 

@@ -130,7 +130,7 @@ class AppendedFile:
             if attempt == _MOST_REOPENINGS and os.fstat(file).st_nlink:
                 return file, True
             self._unlock()
-        raise OSError("the file was removed each time that it was created again")
+        raise OSError("the file was removed each time it was created")
 
     def _is_current(self, file: int) -> bool:
         """False where the file was removed, or renamed, and lines written to it would be missing at the path."""

@@ -209,8 +209,9 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def copy_lines(target: Path, mode: int, copy: Callable[[Callable[[NotedLine], None]], object]) -> None:
-    """Writes a file of copied lines, with their media, notes folded in: whole under its name, or not at all. The suffix
-    of ``target`` chooses the compression.
+    """Writes a file of copied lines with their media and notes: whole under its name, or not at all.
+
+    The suffix of ``target`` chooses the compression.
 
     Args:
         copy: called once with the function that writes a line.

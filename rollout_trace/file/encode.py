@@ -40,7 +40,7 @@ def encode(trajectory: Trajectory) -> bytes:
     """
     if trajectory.is_open:
         raise ValueError(
-            f"trajectory {trajectory.name!r} ({trajectory.id}) is still open and cannot be written. "
+            f"trajectory {trajectory.name!r} ({trajectory.id}) is still open. "
             "Write it after its `with rt.trajectory(...)` block has ended."
         )
     line, arrays = _line(trajectory)
@@ -148,8 +148,8 @@ def _tokens(step: Step, tokens: DistinctTokens, stored: tuple[Any, ...]) -> dict
     if logprobs is not None:
         if sampled is not None and len(logprobs) != sampled:
             raise ValueError(
-                f"step {step.id} has {sampled} completion ids and {len(logprobs)} logprobs: one of them is wrong. Give "
-                "one logprob for each id, or set what cannot be trusted to None."
+                f"step {step.id} has {sampled} completion ids and {len(logprobs)} logprobs: give "
+                "one logprob for each id, or set what you do not trust to None."
             )
         record["logprobs"], sampled = logprobs, len(logprobs)
     if top_logprobs is not None:

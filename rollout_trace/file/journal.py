@@ -1,4 +1,4 @@
-"""The journal of a recording: its records as bytes, and the files that they are appended to. docs/journal.md describes
+"""The journal of a recording: its records as bytes, and the files that they are appended to. docs/files.md describes
 the format.
 
 A record is a frame (magic number, kind, lengths, its checksum), a head (JSON), blobs (raw bytes), with a checksum over
@@ -482,7 +482,7 @@ class JournalFiles:
         guard.warn_once(
             f"journal:{self.folder}:{error.errno}",
             f"the journal {self.folder} cannot be written: {guard.describe(error)}. The agent goes on, and the next "
-            "record is tried again; what is not in the journal is lost if the process is killed.",
+            "record is tried again. If the process is killed, what is not in the journal is lost.",
         )
 
 

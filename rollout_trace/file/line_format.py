@@ -150,7 +150,7 @@ def _with_raw(line: Any) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _not_json_error(error: Exception) -> BadLine:
@@ -206,7 +206,7 @@ def type_error(error: msgspec.ValidationError, load: Callable[[], Any], prefix: 
     path = path or "$"
     missing = re.fullmatch(r"Object missing required field (\w+)", text)
     if missing:
-        problem = "expected a value, got none: the field is required"
+        problem = "the required field is missing"
         return BadLine(f"{prefix}{path[1:]}.{missing[1]}", problem, "missing-field")
     code = _code(text, f"{prefix}{path[1:]}")
     text = _RENAMED.get(text, text)

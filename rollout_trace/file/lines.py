@@ -353,8 +353,9 @@ def newlines_before(file: BinaryIO, end: int) -> int:
 
 
 def end_of_whole(file: BinaryIO, begin: int, path: str) -> int:
-    """The offset at which the last whole line ends, from an offset at which one begins. Of a compressed file, the last
-    whole member: our writers put a line in each.
+    """Finds the offset at which the last whole line ends, from an offset at which one begins.
+
+    Of a compressed file it is the end of the last whole member: our writers put a line in each.
 
     Args:
         path: for the message where zstandard is missing.

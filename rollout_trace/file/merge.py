@@ -197,13 +197,13 @@ def check_output(target: Path, files: list[str], *, overwrite: bool, doing: str 
             f"{target} is one of the files to {doing}: give a new name, and remove the old files afterwards."
         )
     if target.name.endswith(SUFFIX):
-        raise ValueError(f"{target}: names that end with {SUFFIX} are those of notes; give another.")
+        raise ValueError(f"{target}: names that end with {SUFFIX} are for notes. Give another name.")
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: give the path of a file.")
     if target.exists() and not target.is_file():  # /dev/null would be replaced by a file.
         raise ValueError(f"{target} is a pipe or a device: give the path of a file.")
     if target.exists() and not overwrite:
-        raise FileExistsError(f"{target} exists already: give a new name, or overwrite=True to replace it.")
+        raise FileExistsError(f"{target} exists. Give a new name, or overwrite=True to replace it.")
     beside = Path(notes_path(target))
     read = {os.path.abspath(notes_path(path)) for path in files}
     if beside.exists() and beside.stat().st_size and os.path.abspath(beside) not in read:

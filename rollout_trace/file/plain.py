@@ -91,7 +91,7 @@ def _foreign(value: Any, ancestors: tuple[int, ...]) -> Any:
 def _as_text(value: Any) -> Any:
     guard.warn_once(
         "not-json",
-        f"a value of type {type(value).__name__} has no form in JSON: it is written to the file as its repr(). Give "
+        f"a value of type {type(value).__name__} cannot be written as JSON. The file gets its repr(). Give "
         "metadata, task data and tool results as dicts, lists, strings and numbers.",
     )
     return plain(safe_repr(value))
@@ -116,7 +116,7 @@ def _json_string(text: str) -> bytes:
 def time_text(value: datetime) -> str | datetime:
     """RFC 3339 in UTC with microseconds; or the time itself, where orjson writes it so."""
     if value.tzinfo is None:
-        guard.warn_once("naive-time", f"a time without a time zone ({value}) is taken as UTC.")
+        guard.warn_once("naive-time", f"a time has no time zone ({value}); it is read as UTC.")
         value = value.replace(tzinfo=timezone.utc)
     if value.tzinfo is timezone.utc and value.microsecond:
         return value  # orjson writes this case in the same form, ten times as fast.

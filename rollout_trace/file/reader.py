@@ -271,7 +271,7 @@ def _foreign_file_error(path: str, line: bytes | Damaged, error: FormatError) ->
     """The error to report if no line of the file is a trajectory: it names the file as the mistake, not the line."""
     if isinstance(line, Damaged) or b'"rollout-trace/' in line:
         return error
-    foreign = FormatError(f"{path} is no rollout file, as rt.recording() writes them: {error}")
+    foreign = FormatError(f"{path} is not a rollout file: {error}")
     foreign.__cause__ = error.__cause__
     return foreign
 

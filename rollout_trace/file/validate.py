@@ -142,7 +142,7 @@ RULES = {
     "note-trajectory": Rule("A note names a trajectory of the file.", "Note it of the file that has the trajectory."),
     "note-step": Rule("A note names steps that its trajectory has.", "Note it anew, with the id of a step."),
 }
-"""By code. Codes are never renamed; docs/validate.md explains each."""
+"""By code. Codes are never renamed; docs/file-format.md explains each."""
 
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -169,7 +169,7 @@ def _field_problems(value: dict[str, Any], struct: type[msgspec.Struct], path: s
         name = field.encode_name
         if name not in value:
             if field.required:
-                yield BadLine(f"{path}.{name}", "expected a value, got none: the field is required", "missing-field")
+                yield BadLine(f"{path}.{name}", "the required field is missing", "missing-field")
         elif msgspec.Raw in _arms(field.type):
             if not isinstance(value.pop(name), (list, type(None))):
                 yield BadLine(f"{path}.{name}", "expected a list, got another value", "top-logprobs-type")
@@ -243,8 +243,7 @@ _FAILED = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 
 def has_distinct_keys(line: bytes, parsed: Parsed) -> bool:
-    """True where no object of a line has a name twice. False: there may be one, or the line is written in another way
-    than usual; a parse with all names can say.
+    """Tells whether surely no object of a line has a name twice; if False, only a parse with all names can say.
 
     A decoder that keeps one value of a name leaves fewer names than the line has. The objects of alternatives
     (``top_logprobs``), as engines send them, are not looked at.

@@ -85,7 +85,7 @@ def parse(text: str | None) -> Ancestor | None:
     if len(parts) < 2 or not all(parts):
         guard.warn_once(
             "ancestor",
-            f"{PARENT}={text!r:.200} names no trajectory: those of this process begin episodes of their own. Expected "
+            f"{PARENT}={text!r:.200} names no trajectory: trajectories of this process begin new episodes. Expected "
             "EPISODE_ID:TRAJECTORY_ID or EPISODE_ID:TRAJECTORY_ID:STEP_ID, as rt.child_environment() gives it.",
         )
         return None

@@ -59,7 +59,7 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
         if amount is not None and (amount or not streamed) and provider_cost(steps[0]) is None:
             amend(steps[0], cost=Cost(amount=amount, source="provider"))
         if (missing := call.what_is_missing(has_more=has_more)) is not None:
-            guard.warn_once("bytes_left_out", f"a call was too long to keep whole: {missing}")
+            guard.warn_once("bytes_left_out", f"a call was too long to keep: {missing}")
         for step in steps:
             if missing is not None and (step.token_issue is None or step.token_issue.code != "recorder_failed"):
                 _withhold_tokens(step, TokenIssue(code="bytes_left_out", message=missing))

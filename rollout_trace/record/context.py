@@ -129,7 +129,7 @@ class TrajectoryScope:
                 _blocks.set(blocks[:at])
                 return self._opened.pop(blocks[at])
         if not self._opened:
-            raise RuntimeError("an rt.trajectory() block was left that had not been entered, or had been left before.")
+            raise RuntimeError("an rt.trajectory() block was left without being entered, or was left twice.")
         # Left in another context than entered, by a generator or a fixture. With one open block it is clear which.
         if len(self._opened) > 1:
             guard.warn_once(
@@ -190,7 +190,7 @@ def trajectory(
     if callable(name):
         return trajectory()(name)
     if not isinstance(name, str):
-        raise TypeError(f"rt.trajectory() takes the agent's name first, a text; got {name!r:.80}.")
+        raise TypeError(f"rt.trajectory() takes the agent's name, a text, as its first argument. Got {name!r:.80}.")
     settings = {
         "name": name,
         "task": to_task(task),

@@ -453,6 +453,6 @@ def _warn_if_closed(trajectory: Trajectory | None, name: str, what: str) -> None
         opened_at = None if state is None else state.opened_at
         guard.warn_once(
             "tool-run-after-close",
-            f"tool run {name!r} {what} when its trajectory {named}, opened at {opened_at}, had closed: a file that the "
-            "trajectory was written to does not have it whole. End tool runs inside the `with rt.trajectory()` block.",
+            f"tool run {name!r} {what} when its trajectory {named}, opened at {opened_at}, had closed. A file that was "
+            "written then has only a part of it. End tool runs inside the `with rt.trajectory()` block.",
         )

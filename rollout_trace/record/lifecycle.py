@@ -421,7 +421,7 @@ def fallback_recording() -> recording | None:
             except (OSError, ValueError, ImportError) as error:
                 name, _fallback_path = _fallback_path, None
                 guard.count("recorder_errors")
-                guard.warn(f"nothing is recorded to {name}: {guard.describe(error)}")
+                guard.warn(f"nothing was recorded to {name}: {guard.describe(error)}")
         return _fallback
 
 

@@ -76,7 +76,7 @@ def environment(**values: Any) -> dict[str, Any]:
     global _own
     taken = sorted(COLLECTED & values.keys())
     if taken:
-        raise ValueError(f"rt.environment({taken[0]}=...): {taken[0]!r} is collected by itself; give another name.")
+        raise ValueError(f"rt.environment({taken[0]}=...): {taken[0]!r} is collected automatically. Give another name.")
     checked = {name: _json(value, name) for name, value in values.items()}
     with _lock:
         own = dict(_own)

@@ -49,7 +49,7 @@ class recording:
 
     In a folder each process writes whole files of its own, ``part-<host>-<process>-<number>.jsonl.zst``. Those of an
     address (``s3://bucket/run``) are written to a local folder, the spool, and uploaded on a thread of their own when
-    they are complete, at the latest when the block is left; an upload that fails is tried again. See docs/shards.md.
+    they are complete, at the latest when the block is left; an upload that fails is tried again. See docs/files.md.
 
     Args:
         target: path of a JSONL file, which is appended to. Or of a folder: one that exists, or a path that ends with a
@@ -62,7 +62,7 @@ class recording:
             process that is killed loses no more than the calls in flight. ``rt.recover(path)`` reads it.
         fsync: each line is on the disk before the next one is written.
         redact: what must not reach a disk: a regular expression, a list of them, or a function of a text and its place
-            that returns the text to keep. See docs/secrets.md.
+            that returns the text to keep. See docs/security.md.
         secret_headers: names of request headers that carry keys, beside the usual ones, such as ``cookie``: what they
             hold is cut out of whatever comes back, in the whole process, from then on.
         lock_timeout: seconds to wait for a file that another process has locked; then the trajectory is kept and tried
@@ -77,7 +77,7 @@ class recording:
         writer: ``thread``: trajectories are decoded and written by a thread of this process. ``process``: by a process
             of its own, which reads the calls out of the journal while the agents run, and ends with this one; where
             this one is killed, it writes what is there, so that there is nothing to recover. Worth it for many small
-            calls a second and a free core: its start takes a tenth of a second of CPU time. See docs/journal.md for
+            calls a second and a free core: its start takes a tenth of a second of CPU time. See docs/files.md for
             what the thread writes even then.
 
     Raises:
@@ -153,9 +153,8 @@ class recording:
         with _lock:
             if self._is_entered:
                 raise RuntimeError(
-                    f"this recording to {self._target} is open already, and one object is entered once: open it around "
-                    "all that it is for (threads take it over with rt.propagate(function)), or make an rt.recording() "
-                    "for each block."
+                    f"this recording to {self._target} is already open. Open it once, around everything (threads "
+                    "inherit it with rt.propagate(function)), or make an rt.recording() for each block."
                 )
             self._is_entered = True
         # Outside of the lock, which every closing trajectory takes: opening a file may wait for a disk.
@@ -309,7 +308,7 @@ class recording:
     def _leave(self) -> WriteQueue:
         """Takes no further trajectory; returns the queue, which is to be stopped."""
         if self._queue is None:
-            raise RuntimeError(f"the recording to {self._target} is left that had not been entered, or left before.")
+            raise RuntimeError(f"the recording to {self._target} was left without being entered, or was left twice.")
         if self in _open_recordings:
             _open_recordings.remove(self)
         left, self._queue, self._writer, self.journal = self._queue, None, None, None
@@ -410,7 +409,7 @@ def _check_file_settings(settings: dict[str, Any], target: object) -> None:
     if changed is None:
         return
     if not isinstance(target, (str, os.PathLike)):
-        raise ValueError(f"{changed} is for a path: give it to the writer, JSONLWriter(path, {changed}).")
+        raise ValueError(f"{changed} works only with a path. Give it to the writer: JSONLWriter(path, {changed}).")
     from rollout_trace.file.addresses import check_permissions
     from rollout_trace.file.writer import check_lock_timeout, check_media
 
@@ -425,7 +424,7 @@ def _check_shard_settings(settings: dict[str, Any], target: object) -> None:
         return
     if not isinstance(target, (str, os.PathLike)) or not is_folder_target(target):
         raise ValueError(
-            f'{changed} is for shards: give a folder, such as "rollouts/", or an address, such as "s3://bucket/rollouts".'
+            f'{changed} is for shards. Give a folder, such as "rollouts/", or an address, such as "s3://bucket/rollouts".'
         )
     from rollout_trace.file.shards import Settings
 
@@ -438,9 +437,7 @@ def _check_process(writer: object, target: object, *, journal: bool) -> None:
     if writer != "process":
         raise ValueError(f'writer is {user_values.brief(writer)}; it can be "thread" or "process".')
     if not journal:
-        raise ValueError(
-            'writer="process" with journal=False: the process reads the calls in the journal. Leave one of them out.'
-        )
+        raise ValueError('writer="process" needs the journal, from which it reads the calls. Leave out journal=False.')
     if not isinstance(target, (str, os.PathLike)) or is_address(target):
         raise ValueError(
             f'writer="process" is for a file or a folder of this machine, and the target is '

@@ -225,7 +225,7 @@ def _fill(call: Call, parts: list[_Texts], pieces: Pieces) -> None:
             continue
         start = record.head.get("from")
         if start == 0:
-            # Also where it was written anew from its beginning.
+            # The response was written again from its start: drop what came before.
             call.chunks, faults = [], []
         elif start != end:
             faults.append("journal: bytes of the response are damaged.")

@@ -155,7 +155,7 @@ def _output(path: str | os.PathLike[str], spool: str | os.PathLike[str] | None) 
     if not place.is_dir():
         return FileOutput(place)
     if (beside := Path(f"{place}{SUFFIX}")).is_dir():
-        raise IsADirectoryError(f"{place} is a folder, and {beside} is the journal of a file: give the file this name.")
+        raise IsADirectoryError(f"{place} is a folder, and {beside} is the journal of a file. Give that file's name.")
     names = _names(place)
     if any(name.endswith(SUFFIX) and name != SUFFIX for name in names) and not folder_of(place).exists():
         raise IsADirectoryError(

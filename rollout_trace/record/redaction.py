@@ -68,8 +68,8 @@ class Redactor:
         if trajectory.exchanges:
             guard.warn_once(
                 "redacted-exchanges",
-                "a recording with redact= keeps no exchanges: rules cannot change their bytes so that they can be "
-                "replayed. Record a cassette without redact=.",
+                "a recording with redact= keeps no exchanges, because redacted bytes could not be replayed. "
+                "Record a cassette without redact=.",
             )
             trajectory = with_values(trajectory, {"exchanges": ()})
         return redacted(trajectory, self.change)
@@ -115,14 +115,14 @@ def _compiled(rule: Any) -> Any:
         try:
             rule = re.compile(rule)
         except re.error as error:
-            raise ValueError(f"redact has {rule!r}, which is no regular expression: {error}; {_EXAMPLE}.") from None
+            raise ValueError(f"redact has {rule!r}, which is not a regular expression: {error}; {_EXAMPLE}.") from None
     if isinstance(rule, re.Pattern):
         if not isinstance(rule.pattern, str):
             raise TypeError(f"redact has {rule!r}, an expression for bytes; {_EXAMPLE} of these.")
         if rule.match(""):
             raise ValueError(
-                f"redact has {rule.pattern!r}, which matches the empty text, and so everywhere; say what it must hold, "
-                "such as + in place of *."
+                f"redact has {rule.pattern!r}, which matches the empty text, and so everywhere. Make it match a "
+                "character at least, such as + in place of *."
             )
         return rule
     if not callable(rule):
@@ -162,6 +162,6 @@ def _failed(what: str, place: str) -> None:
     # The place without what the user's own keys add to it.
     guard.warn_once(
         "redaction-failed",
-        f"the function given as redact= {what} for {re.split(r'[.[]', place)[0]}: {FAILED!r} is written in place of "
-        "the whole text, there and wherever it fails again (rt.stats().redaction_failures counts them).",
+        f"the function given as redact= {what} for {re.split(r'[.[]', place)[0]}: {FAILED!r} replaces the "
+        "whole text, here and wherever it fails again (rt.stats().redaction_failures counts them).",
     )

@@ -214,33 +214,33 @@ def _warn(closed: Trajectory | None) -> None:
         closed: the trajectory of this process that it was made in, where that has closed already.
     """
     thread = threading.current_thread()
-    kept = "it is kept in rt.orphans(), not in a file."
+    kept = "It is kept in rt.orphans(), not in a file."
     if closed is not None:
         guard.warn_once(
             "orphan-closed",
             f"a model call was made in the trajectory {closed.name!r}, which had closed already, in the thread "
-            f"{thread.name!r}; {kept} Keep the trajectory open until its calls have been made: join or await, in its "
-            "block, the threads and tasks that make them.",
+            f"{thread.name!r}. {kept} Keep the trajectory open until its calls are made: in its block, join "
+            "or await the threads and tasks that make them.",
         )
     elif thread is threading.main_thread():
         guard.warn_once(
             "orphan",
-            f"a model call was made outside every open trajectory; {kept} Wrap the run in `with rt.trajectory():`; in "
+            f"a model call was made outside every open trajectory. {kept} Wrap the run in `with rt.trajectory():`; in "
             "a thread use rt.propagate(function) or rt.bind(client, trajectory).",
         )
     elif threads_carry:
         guard.warn_once(
             "orphan-thread",
-            f"a model call was made outside every open trajectory, in the thread {thread.name!r}; {kept} Open the "
-            "trajectory before the thread is started or the task submitted; where the thread's run is one of its own, "
-            "wrap it in `with rt.trajectory():`. A thread that was started before rt.instrument(), or that takes its "
+            f"a model call was made outside every open trajectory, in the thread {thread.name!r}. {kept} Open the "
+            "trajectory before you start the thread or submit the task. If the thread makes a run of its own, wrap "
+            "that run in `with rt.trajectory():`. A thread that was started before rt.instrument(), or that takes its "
             "jobs from a queue, needs rt.propagate(function).",
         )
     else:
         guard.warn_once(
             "orphan-thread",
-            f"a model call was made outside every open trajectory, in the thread {thread.name!r}; {kept} Threads do "
-            "not take over the trajectory of their starter: call rt.instrument(threads=True) when the program begins, "
-            "or start the thread, or submit the task, with rt.propagate(function); rt.bind(client, trajectory) needs "
-            "neither. Where the thread's run is one of its own, wrap it in `with rt.trajectory():`.",
+            f"a model call was made outside every open trajectory, in the thread {thread.name!r}. {kept} Threads do "
+            "not inherit a trajectory by themselves. Call rt.instrument(threads=True) when the program begins, give "
+            "the thread rt.propagate(function), or give it a client from rt.bind(client, trajectory). If the thread "
+            "makes a run of its own, wrap that run in `with rt.trajectory():`.",
         )

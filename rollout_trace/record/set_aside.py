@@ -28,7 +28,7 @@ def restored(trajectory: str, calls: dict[str, Call], files: Iterable[form.Journ
             call.held = sum(map(len, call.chunks))
             yield call
     except Exception as error:
-        guard.warn_once("set-aside", f"calls cannot be read in the journal again: {guard.describe(error)}.")
+        guard.warn_once("set-aside", f"calls cannot be read back from the journal: {guard.describe(error)}.")
     for call in missing.values():
         # Their tokens are withheld.
         call.faults.append("journal: its bytes cannot be read again.")

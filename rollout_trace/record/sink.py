@@ -226,8 +226,8 @@ class Sink:
             self._delay = FIRST_RETRY
             self._retry_at = time.monotonic() + self._delay
             guard.warn(
-                f"{self._failure(kept.trajectory, kept.error)} It is kept in memory, as those that follow are, and "
-                "tried again; the agent goes on."
+                f"{self._failure(kept.trajectory, kept.error)} It and those that follow are kept in memory and "
+                "tried again. The agent goes on."
             )
         journal = kept.member.whole_journal
         if self._kept_bytes + kept.member.size > (KEEP_LIMIT if journal is None else min(JOURNALED_LIMIT, KEEP_LIMIT)):

@@ -65,7 +65,7 @@ class TrajectoryState:
 
     def __getstate__(self) -> dict[str, Any]:
         if self.log is not None:
-            raise TypeError("cannot pickle a trajectory that is open, nor copy it deeply: do so when it has closed.")
+            raise TypeError("an open trajectory cannot be pickled or deep-copied. Do so after it has closed.")
         # What belongs to this process stays here: a copy's steps are those that the original has now.
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _OF_THE_PROCESS}
 

@@ -144,8 +144,8 @@ class WriteQueue:
         if threading.current_thread() is self._thread:
             # The garbage collector closes something on this very thread.
             return False
-        # The thread first: started after it has ended the queue, it would wait for ever; and one that finds work at
-        # once would hold the interpreter while this thread waits for its start.
+        # Start the thread before queueing: a queue that has ended would never drain, and a thread that finds work at
+        # once would hold the interpreter while this one waits for its start.
         has_thread = self.start()
         self._items.put(barrier)
         if not has_thread:
@@ -157,8 +157,8 @@ class WriteQueue:
             return
         guard.warn_once(
             "slow-target",
-            f"trajectories close faster than they can be written: {QUEUE_LIMIT >> 20} MB wait. Until there is room, "
-            "a trajectory that closes waits.",
+            f"trajectories close faster than the disk writes them: {QUEUE_LIMIT >> 20} MB wait. Closing "
+            "a trajectory now waits until there is room.",
         )
         with self._changed:
             # At the end of the process the time is bounded, by what runs it.

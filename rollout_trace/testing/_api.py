@@ -244,8 +244,10 @@ def check_messages(protocol: str, request: Mapping[str, Any]) -> None:
 
 
 def chat_messages(protocol: str, body: bytes) -> list[Json]:
-    """The messages of a request of any protocol as chat messages, the system prompt first; tool results have the role
-    `tool`. What is no message is left out."""
+    """Gives the messages of a request of any protocol as chat messages, the system prompt first.
+
+    Tool results have the role `tool`. What is not a message is left out.
+    """
     # Only for scripts that ask for them: a server whose script reads the request itself needs none of this.
     from rollout_trace.data.lists import ListStore
     from rollout_trace.wire.chat_messages import convert, grouped

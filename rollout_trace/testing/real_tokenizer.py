@@ -57,8 +57,10 @@ def _spellings(arguments: str) -> list[str]:
 
 
 def parts_of(ids: Sequence[int], pieces: Sequence[str], fields: Sequence[Field]) -> list[Part] | None:
-    """Runs of ids by field. A token that is in a field and beside it belongs to the field, with its own text of it.
-    None where two fields share a token, or a call has no token before or after it."""
+    """Splits ids into runs by field. A token that is in a field and beside it belongs to the field.
+
+    None where two fields share a token, or a call has no token before or after it.
+    """
     ends = list(accumulate(map(len, pieces)))
     begins = [end - len(piece) for end, piece in zip(ends, pieces, strict=True)]
     parts: list[Part] = []

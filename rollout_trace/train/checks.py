@@ -236,7 +236,7 @@ def _reward_findings(trajectory: Trajectory) -> Iterator[Finding]:
     if not _is_finite(trajectory.reward):
         yield finding("reward_not_finite", f"reward is {trajectory.reward!r}; expected a finite number.")
     if trajectory.reward is None and all(step.reward is None for step in trajectory.steps):
-        yield finding("reward_missing", "reward is None, and so is that of every step: not scored.")
+        yield finding("reward_missing", "no reward is set, on the trajectory or on a step.")
 
 
 def _sequence_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding]:

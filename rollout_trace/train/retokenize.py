@@ -72,7 +72,7 @@ def retokenize(
     Arguments, and what is raised, are those of ``Trajectory.retokenize``.
     """
     if trajectory.is_open:
-        raise ValueError("the trajectory is open: retokenize it when its block has ended.")
+        raise ValueError("the trajectory is still open. Retokenize it after its block has ended.")
     report = RetokenizeReport()
     choices = Counter(step.call_id for step in trajectory.steps)
     accepts_parts = _accepts_parts(tokenizer)

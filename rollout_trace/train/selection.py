@@ -97,7 +97,7 @@ def check_options(options: SequenceOptions) -> None:
         if not is_count(options["within"], 0):
             raise ValueError(f"within={options['within']!r}: expected a number of tokens, from 0 on.")
         if not masks:
-            raise ValueError(f'within={options["within"]!r} is for on_drift="mask" alone; give both, or neither.')
+            raise ValueError(f'within={options["within"]!r} works only with on_drift="mask". Give both, or neither.')
     elif masks:
         raise ValueError('on_drift="mask" needs within=: how many sampled tokens may lose their mask at one place.')
     check_allow(options.get("allow", ()))
@@ -141,12 +141,14 @@ def check_allow(allow: Collection[str]) -> None:
         near = get_close_matches(str(unknown[0]), REASONS, 1)
         meant = f"; did you mean {near[0]!r}?" if near else "."
         known = ", ".join(sorted(REASONS))
-        raise ValueError(f"allow: {unknown[0]!r} is no reason for leaving a step out{meant} The reasons: {known}.")
+        raise ValueError(f"allow: {unknown[0]!r} is not a reason for leaving a step out{meant} The reasons: {known}.")
 
 
 def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:
-    """The reason for which a step is not trained on, None where it is: a status, ``not_trainable``, the code of its
-    ``token_issue``, or the fault of its ids or logprobs."""
+    """Says why a step is not trained on; None if it is.
+
+    The reason is a status, ``not_trainable``, the code of its ``token_issue``, or the fault of its ids or logprobs.
+    """
     allowed = options.get("allow", ())
     if step.status != "ok" and step.status not in allowed:
         return step.status

@@ -122,8 +122,10 @@ class Sequence:
 
     @property
     def token_versions(self) -> IntArray | None:
-        """int32 [length]: for each token, the index in ``versions`` of the weights that sampled it; -1 where the mask
-        is 0 or the version is not known. None where no step of the row has a version."""
+        """int32 [length]: for each token, the index in ``versions`` of the weights that sampled it.
+
+        -1 where the mask is 0 or the version is unknown. None where no step of the row has a version.
+        """
         import numpy as np
 
         if self.policy_spans is None:

@@ -98,7 +98,9 @@ class _Compiler:
         except SyntaxError as error:
             near = "" if error.offset is None else f" at character {error.offset}"
             hint = "; did you mean == ?" if _has_single_equals(text) else ""
-            raise ExpressionError(f"{text!r} is no expression in Python's syntax{near}: {error.msg}{hint}") from None
+            raise ExpressionError(
+                f"{text!r} is not an expression in Python's syntax{near}: {error.msg}{hint}"
+            ) from None
         except (ValueError, RecursionError, MemoryError) as error:
             raise ExpressionError(f"{brief(text)} is no expression: {error or 'it is nested too deeply'}.") from None
 

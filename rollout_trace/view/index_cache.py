@@ -50,7 +50,7 @@ class KeptStore:
                 return self._open_in(cache, paths)
             except (OSError, sqlite3.Error) as error:
                 self._unlock()
-                guard.warn(f"the index is not kept: {guard.describe(error)}")
+                guard.warn(f"the index cannot be kept: {guard.describe(error)}")
         return self._open_temporary()
 
     def _open_in(self, folder: Path, paths: Sequence[str]) -> Store:

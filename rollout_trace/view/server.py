@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = self.close_connection or self.command == "POST"
             self._send(error.status, _JSON, error_json(str(error)))
         except Exception as error:
-            guard.warn(f"the page's server failed at a request: {type(error).__name__}")
+            guard.warn(f"the page's server failed to answer a request: {type(error).__name__}")
             self.close_connection = True
             self._send(500, _JSON, error_json(f"The server failed: {guard.describe(error)}"))
         else:

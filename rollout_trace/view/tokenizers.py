@@ -125,8 +125,8 @@ def _cached(name: str) -> Path:
             f"with: hf download {name} --include 'tokenizer*'"
         )
     raise ValueError(
-        f"there is no tokenizer {name!r}: it is no folder and no file here, and no model of that name is in the cache "
-        f"of models ({cache}). Nothing is downloaded: give the folder of the model, or its tokenizer.json."
+        f"there is no tokenizer {name!r}: there is no such folder or file, and no such model in the cache of models "
+        f"({cache}). Nothing is downloaded. Give the folder of the model, or its tokenizer.json."
     )
 
 

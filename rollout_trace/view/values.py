@@ -45,8 +45,10 @@ def encode(shown: Any) -> bytes:
 
 
 def ascii_json(shown: Any) -> str:
-    """The same as one line of ASCII, which can be printed: control characters and marks of writing direction, and half
-    surrogate pairs, which models do produce, are escapes."""
+    """Gives the same as one line of ASCII that can be printed.
+
+    Control characters, marks of writing direction and half surrogate pairs, which models do produce, are escapes.
+    """
     return json.dumps(builtins(shown))
 
 

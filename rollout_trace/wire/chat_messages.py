@@ -136,7 +136,7 @@ def arguments_of(text: Any) -> dict[str, Any] | None:
 
 
 def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, Any]] | None:

@@ -43,7 +43,7 @@ def load(source: Any) -> tuple[Any, Render | None, Mapping[str, Any]]:
         path = Path(source)
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
-            raise ValueError(f"{path} holds no tokenizer: give a folder with tokenizer.json, or that file")
+            raise ValueError(f"{path} holds no tokenizer. Give a folder with tokenizer.json, or that file")
         try:
             import tokenizers
         except ImportError as error:
@@ -65,7 +65,7 @@ def load(source: Any) -> tuple[Any, Render | None, Mapping[str, Any]]:
         return inner, own, {"eos_token": source.eos_token}
     if hasattr(source, "id_to_token") and hasattr(source, "get_added_tokens_decoder"):
         return source, None, {}
-    raise ValueError(f"{source!r} is no tokenizer: give a tokenizers.Tokenizer, one of transformers, or a folder")
+    raise ValueError(f"{source!r} is not a tokenizer. Give a tokenizers.Tokenizer, one of transformers, or a folder")
 
 
 def _config(folder: Path) -> Mapping[str, Any]:

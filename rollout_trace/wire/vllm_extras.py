@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 
 class ChoiceExtras(Struct, gc=False):
-    """The fields of a choice with extras. As bytes: read only once all of the answer has come, and whatever they are,
-    the choice around them is read."""
+    """The fields of a choice with extras, as bytes: they are read once the answer is whole.
+
+    Whatever they are, the choice around them is read.
+    """
 
     routed_experts: Raw = NULL
     sampling_mask: Raw = NULL

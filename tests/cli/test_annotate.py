@@ -95,9 +95,9 @@ def test_an_id_that_is_not_there(as_json: bool, folder: Path) -> None:
         (["a1", "--reward", "nan"], "reward is nan; give a finite number"),
         (["a1", "--reward", "x"], "'x' is not a valid float"),
         (["a1", "--metrics", "x"], "'x' is not name=number."),
-        (["a1"], "give the ID of a trajectory and a value"),
-        (["--reward", "1"], "give the ID of a trajectory and a value"),
-        (["a1", "--from", "scores.json"], "--from takes ids and values from its rows"),
+        (["a1"], "name a trajectory (ID) and a value"),
+        (["--reward", "1"], "name a trajectory (ID) and a value"),
+        (["a1", "--from", "scores.json"], "--from reads ids and values from its rows"),
         (["--from", "no.json"], "no.json"),
     ],
 )

@@ -202,7 +202,7 @@ def test_a_dry_run_reads_journals_and_leaves_them(folder: Path, server: Scripted
         (["agnt.py:solve", "--tasks", "tasks.jsonl", "-o", "x.jsonl"], "/agnt.py; there is 'agent.py'."),
         (["agent:tasks", "--tasks", "tasks.jsonl", "-o", "x.jsonl"], "takes no positional argument"),
         (["agent:echo", "--tasks", "task.jsonl", "-o", "x.jsonl"], "task.jsonl; there is 'tasks.jsonl'."),
-        (["agent:echo", "--tasks", "bad.jsonl", "-o", "x.jsonl"], "bad.jsonl, line 2, column 2: this is no JSON"),
+        (["agent:echo", "--tasks", "bad.jsonl", "-o", "x.jsonl"], "bad.jsonl, line 2, column 2: not valid JSON"),
         (["agent:echo", "--tasks", "agent:task", "-o", "x.jsonl"], "agent has no 'task'; did you mean 'tasks'?"),
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "agent.py/x.jsonl"], "agent.py"),
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--task-ids", "sum/9"], "close: 'sum/"),
@@ -232,7 +232,7 @@ def test_no_resume_refuses_an_output_that_holds_something(folder: Path) -> None:
     for dry in ([], ["--dry-run"]):
         done = collect(folder, "agent:echo", "--no-resume", *dry)
         assert done.code == 2
-        assert "x.jsonl holds something" in done.err
+        assert "x.jsonl is not empty" in done.err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="has no SIGINT for one process")

@@ -98,13 +98,13 @@ def test_options_are_typed_by_the_exporter(folder: Path) -> None:
 def test_mistakes(folder: Path) -> None:
     before = (folder / "a.jsonl").read_bytes()
     for args, message in (
-        (["a.jsonl"], "--to FORMAT is missing; there are chat, steps, turns, exchanges, trl"),
+        (["a.jsonl"], "--to FORMAT is missing. Formats: chat, steps, turns, exchanges, trl"),
         (["a.jsonl", "--to", "csv", "-o", "x"], "there is no format 'csv'"),
-        (["--to", "trl", "-o", "x.jsonl"], "name at least one file"),
+        (["--to", "trl", "-o", "x.jsonl"], "name a file to convert"),
         (["a.jsonl", "--to", "trl"], "-o OUT is missing; trl is written to .jsonl"),
         (["a.jsonl", "--to", "skyrl", "-o", "x.jsonl"], "skyrl is written to .json: one object"),
         (["a.jsonl", "--to", "trl", "-o", "a.jsonl", "--overwrite"], "is one of the files to convert"),
-        (["a.jsonl", "--to", "trl", "-o", "a.notes.jsonl"], "exists already"),
+        (["a.jsonl", "--to", "trl", "-o", "a.notes.jsonl"], "exists. Give a new name"),
     ):
         done = command(folder, "convert", *args)
         assert (done.code, message in done.err) == (2, True), (args, done.err)

@@ -146,9 +146,9 @@ def test_two_trajectories_of_a_file(tmp_path: Path) -> None:
     ("args", "message"),
     [
         (["a.jsonl"], "name two files"),
-        (["a.jsonl#1", "a.jsonl"], "in one of them alone"),
+        (["a.jsonl#1", "a.jsonl"], "one names an ID, the other does not"),
         (["a.jsonl", "--ids", "1", "zzz"], "there is no trajectory zzz"),
-        (["-", "a.jsonl"], "does not read from stdin"),
+        (["-", "a.jsonl"], "cannot read stdin"),
         (["a.jsonl", "no.jsonl"], "there is no file no.jsonl"),
     ],
 )

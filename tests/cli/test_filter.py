@@ -72,12 +72,15 @@ def test_nothing_kept_is_1_and_mistakes_are_2(folder: Path) -> None:
     assert (command(folder, "filter", "reward > 99", "a.jsonl").code) == 1
     for args, message in (
         (["rewrd > 1", "no-such-file"], "there is no name 'rewrd'. Did you mean reward?"),
-        (["a.jsonl", "reward > 1"], "first the expression, then files: rollout-trace filter 'reward > 0.5' a.jsonl"),
+        (
+            ["a.jsonl", "reward > 1"],
+            "give the expression before the files: rollout-trace filter 'reward > 0.5' a.jsonl",
+        ),
         (["reward > 'x'", "a.jsonl"], "cannot be compared with the text 'x'"),
         (["reward > 1", "no-such-file"], "there is no file no-such-file"),
         (["True", "a.jsonl", "-o", "a.jsonl", "--overwrite"], "a.jsonl is one of the files to filter"),
         (["True", "a.jsonl", "-o", "x.csv"], "x.csv"),
-        (["True", "a.jsonl", "--json"], "give -o OUT, or --count"),
+        (["True", "a.jsonl", "--json"], "Give -o OUT or --count"),
         (["True", "-", "-"], "- is given twice"),
     ):
         done = command(folder, "filter", *args)
@@ -87,7 +90,7 @@ def test_nothing_kept_is_1_and_mistakes_are_2(folder: Path) -> None:
     assert sorted(os.listdir(folder)) == ["a.jsonl", "a.notes.jsonl"]
     before = (folder / "a.jsonl").read_bytes()
     (folder / "b.jsonl").write_text("mine")
-    assert "b.jsonl exists already" in command(folder, "filter", "True", "a.jsonl", "-o", "b.jsonl").err
+    assert "b.jsonl exists" in command(folder, "filter", "True", "a.jsonl", "-o", "b.jsonl").err
     assert ((folder / "a.jsonl").read_bytes(), (folder / "b.jsonl").read_text()) == (before, "mine")
     # An expression that fails in the middle leaves nothing behind.
     assert command(folder, "filter", "1 / (index - 2) < 9", "a.jsonl", "-o", "c.jsonl").code == 2

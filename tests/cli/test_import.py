@@ -43,7 +43,7 @@ def test_stdin_needs_its_source(tmp_path: Path) -> None:
     assert (done.code, done.out.splitlines()[0]) == (0, "1 trajectories with 5 steps of verifiers in out.jsonl")
     done = command(tmp_path, "import", "-", "-o", "b.jsonl", stdin=text)
     assert done.code == 2
-    assert "stdin needs its SOURCE" in done.err
+    assert "stdin needs a SOURCE" in done.err
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -65,17 +65,17 @@ def test_the_score_of_inspect(tmp_path: Path) -> None:
     assert done.code == 0
     assert next(rt.read(tmp_path / "out.jsonl")).reward == 1.0
     done = command(tmp_path, "import", DATA / "art", "-o", "b.jsonl", "--score", "includes")
-    assert (done.code, "--score is of inspect" in done.err) == (2, True)
+    assert (done.code, "--score works with the source inspect" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "name at least one file"),
-        (("atif",), "name at least one file"),
+        ((), "name a file to import"),
+        (("atif",), "name a file to import"),
         (("atif", "run.json"), "-o FILE is missing"),
         (("atif", "run.json", "-o", "x.parquet"), "x.parquet is no name for it"),
-        (("run.json", "ours.jsonl", "-o", "x.jsonl"), "not certain"),
+        (("run.json", "ours.jsonl", "-o", "x.jsonl"), "cannot tell which tool"),
         (("atif", "run.json", "-o", "ours.jsonl"), "--overwrite to replace it"),
         (("atif", "ours.jsonl", "-o", "ours.jsonl", "--overwrite"), "one of the files to import"),
         (("atif", "none.json", "-o", "x.jsonl"), "there is no file none.json"),

@@ -224,7 +224,7 @@ def test_the_lines_as_they_are(folder: Path) -> None:
     ids = [json.loads(line)["id"] for line in command(folder, "ls", "--raw", ".").out.splitlines()]
     assert ids == ["a" * 24, "b" * 24, "c"]
     done = command(folder, "ls", "--last", ".", "--sort", "reward")
-    assert (done.code, "not with --last, -f or --raw." in done.err) == (2, True)
+    assert (done.code, "cannot be used with --last, -f or --raw." in done.err) == (2, True)
 
 
 # old spellings

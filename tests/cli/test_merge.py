@@ -53,7 +53,7 @@ def test_an_output_that_exists_is_kept(folder: Path) -> None:
     before = (folder / "2.jsonl.gz").read_bytes()
     done = command(folder, "merge", "1.jsonl", "-o", "2.jsonl.gz")
     assert done.code == 2
-    assert "2.jsonl.gz exists already: give a new name, or --overwrite to replace it." in done.err
+    assert "2.jsonl.gz exists. Give a new name, or --overwrite to replace it." in done.err
     assert (folder / "2.jsonl.gz").read_bytes() == before
     done = command(folder, "merge", "1.jsonl", "-o", "1.jsonl", "--overwrite")
     assert (done.code, "is one of the files to merge" in done.err) == (2, True)

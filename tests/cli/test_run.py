@@ -48,8 +48,8 @@ STARTED = "import pathlib; pathlib.Path('started').touch()"
         (["--reward-from", "folder", "agent.py"], "--reward-from needs the path of a file that the program writes"),
         (["--reward-from=", "agent.py"], "--reward-from needs the path of a file that the program writes"),
         (["--rewards", "agent.py"], "there is no option --rewards; options of the program come after the program."),
-        (["-q"], "which program? For example: rollout-trace run -o rollouts.jsonl agent.py"),
-        (["--"], "which program? For example: rollout-trace run -o rollouts.jsonl agent.py"),
+        (["-q"], "name the program to run. For example: rollout-trace run -o rollouts.jsonl agent.py"),
+        (["--"], "name the program to run. For example: rollout-trace run -o rollouts.jsonl agent.py"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -77,7 +77,7 @@ def test_a_program_that_cannot_be_executed(tmp_path: Path) -> None:
 def test_no_program_at_all(tmp_path: Path) -> None:
     done = command(tmp_path, "run")
     assert done.code == 2
-    assert "Error: which program?" in done.err
+    assert "Error: name the program to run." in done.err
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,15 @@ def test_several_that_fit_are_listed(tmp_path: Path) -> None:
     ("args", "message"),
     [
         (["a.jsonl", "zzz"], "there is no trajectory zzz in a.jsonl. rollout-trace ls a.jsonl lists"),
-        (["a.jsonl", "0"], "positions count from 1"),
+        (["a.jsonl", "0"], "there is no position 0"),
         (["a.jsonl", "99"], "there is no trajectory 99"),
         (["a.jsonl", "--colour"], "No such option '--colour'"),
         (["a.jsonl", "1", "--step", "7"], "there is no step 7: trajectory 0a0 has one step, 0."),
         (["nope.jsonl"], "there is no file nope.jsonl"),
-        (["a.jsonl", "1", "-n", "2"], "cannot be given together with an ID"),
+        (["a.jsonl", "1", "-n", "2"], "-n N and an ID cannot be used together"),
         (["a.jsonl", "--where", "reward > 5"], "for which the expression is true"),
         (["a.jsonl", "--where", "rewrd > 5"], "rewrd"),
-        (["-", "a.jsonl"], "cannot be given together with files"),
+        (["-", "a.jsonl"], "cannot be read together with files"),
         (["a.jsonl", "--tokenizer", "no-such-tokenizer"], "no-such-tokenizer"),
     ],
 )

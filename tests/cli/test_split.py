@@ -67,8 +67,8 @@ def test_stdin_and_where(folder: Path) -> None:
 
 def test_mistakes_write_nothing(folder: Path) -> None:
     for args, message in (
-        ([], "give one of --by, -n, --size and --fractions"),
-        (["-n", "2", "--by", "group"], "give one of"),
+        ([], "give exactly one of --by, -n, --size and --fractions"),
+        (["-n", "2", "--by", "group"], "give exactly one of"),
         (["--size", "much"], "'much' is no size"),
         (["--fractions", "0.5,0.6"], "whose sum is 1"),
         (["--fractions", "a=0.5,a=0.5"], "each name can be given once"),

@@ -205,7 +205,7 @@ def test_the_command_follows_until_it_is_interrupted(following: subprocess.Popen
 def test_what_cannot_be_followed(path: str, tmp_path: Path) -> None:
     done = command(tmp_path, "ls", "-f", path)
     assert done.code == 2
-    assert f"-f follows files and folders of this machine, not '{path}'." in done.err
+    assert f"-f can follow only local files and folders, not '{path}'." in done.err
 
 
 def test_a_compressed_file_that_was_packed_whole(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_stdin(folder: Path) -> None:
 
 def test_wrong_use(folder: Path) -> None:
     done = command(folder, "check", "--format", "good.jsonl", "--ignore", "nothing")
-    assert (done.code, "--ignore nothing: there is no such code; there are advantage-length, " in done.err) == (2, True)
+    assert (done.code, "--ignore nothing: there is no such code. Codes: advantage-length, " in done.err) == (2, True)
     done = command(folder, "check", "--format", "none.jsonl")
     assert (done.code, done.err) == (2, "Error: there is no file none.jsonl.\n")
     done = command(folder, "check", "--format", "good.jsonl", "--code", "repeated_rollout")

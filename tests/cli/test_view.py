@@ -86,7 +86,7 @@ def test_options(folder: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert again.code == 2
-    assert f"port {port} cannot be had" in again.err
+    assert f"port {port} is not available" in again.err
     assert not (tmp_path / "cache").exists()
     assert list(temporary.iterdir()) == []
 
@@ -95,8 +95,8 @@ def test_options(folder: Path, tmp_path: Path) -> None:
     ("args", "said"),
     [
         (["nothing.jsonl"], "there is no file"),
-        (["-"], "write standard input to a file"),
-        (["x.jsonl", "--cache", "c", "--no-cache"], "exclude each other"),
+        (["-"], "Write it to a file first"),
+        (["x.jsonl", "--cache", "c", "--no-cache"], "cannot be used together"),
         (["x.jsonl", "--port", "99999"], "99999"),
         (["x.jsonl", "--tokenizer", "nothing"], "there is no tokenizer"),
         ([], "Missing argument"),

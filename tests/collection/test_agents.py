@@ -204,7 +204,7 @@ def test_what_agents_are_called_with(agent: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("agent", "kind", "message"),
     [
-        (lambda: None, TypeError, "takes no positional argument, and is called with a task"),
+        (lambda: None, TypeError, "takes no positional argument. It is called with a task"),
         (lambda *, task: None, TypeError, "takes no positional argument"),
         (lambda task, rollout, model: None, TypeError, "needs model besides its task and a rollout"),
         (lambda task, one, rollout: None, TypeError, "needs rollout besides"),
@@ -217,10 +217,10 @@ def test_what_agents_are_called_with(agent: Any, expected: Any) -> None:
         (os, TypeError, r"the agent is <module 'os'"),
         (WithoutMethod, TypeError, "the class WithoutMethod, which has no method 'rollout'"),
         (WithoutMethod(), TypeError, "which cannot be called"),
-        (NeedsModel, TypeError, "the class NeedsModel, whose constructor needs model, size: give an instance"),
+        (NeedsModel, TypeError, "the class NeedsModel, whose constructor needs model, size. Give an instance"),
         (Abstract, TypeError, "the abstract class Abstract"),
-        ("agent", ValueError, "'agent' names no object"),
-        ("agent:", ValueError, "names no object"),
+        ("agent", ValueError, "'agent' does not name an object"),
+        ("agent:", ValueError, "does not name an object"),
         ("my agent:solve", ValueError, "'my agent' in 'my agent:solve' is neither a module"),
         ("agent.txt/x:solve", ValueError, "neither a module"),
         ("jsn:dumps", ImportError, "there is no module 'jsn'; install it, set PYTHONPATH, or give its file"),

@@ -183,7 +183,7 @@ def test_an_output_that_holds_something_and_no_resume(tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
     rt.collect(agent, ["a"], output=output, progress=False)
     ran.clear()
-    with pytest.raises(FileExistsError, match=r"holds something, and resume=False: give another output"):
+    with pytest.raises(FileExistsError, match=r"is not empty, and resume=False\. Give another output"):
         rt.collect(agent, ["a"], output=output, resume=False, progress=False)
     assert ran == []
 

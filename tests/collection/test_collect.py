@@ -482,7 +482,7 @@ class TestResuming:
 
     def test_without_it_nothing_is_added(self, tmp_path: Path, ask: Callable[[str], str]) -> None:
         collect(lambda task: ask("?"), output=tmp_path / "x.jsonl")
-        with pytest.raises(FileExistsError, match=r"x\.jsonl holds something, and resume=False"):
+        with pytest.raises(FileExistsError, match=r"x\.jsonl is not empty, and resume=False"):
             collect(lambda task: ask("?"), output=tmp_path / "x.jsonl", resume=False)
 
 

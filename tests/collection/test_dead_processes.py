@@ -45,7 +45,7 @@ def rollouts() -> list[str]:
 def test_a_spool_is_held_by_the_output() -> None:
     with ScriptedServer(lambda request: "yes") as server:
         die_before_the_upload(server)
-        with pytest.raises(FileExistsError, match="holds something, and resume=False"):
+        with pytest.raises(FileExistsError, match="is not empty, and resume=False"):
             collect(server, OUT, resume=False)
 
 

@@ -165,7 +165,7 @@ def test_later_workers_that_cannot_be_started(failing: int, is_made: bool) -> No
         house.failing_starts = failing
         (made,) = await asyncio.gather(house.pool.make(job(shared, 1, "ends", 1)), return_exceptions=True)
         assert isinstance(made, Outcome) is is_made
-        assert is_made or "no worker for rollouts can be started: it died" in str(made)
+        assert is_made or "no worker process can be started: it died" in str(made)
         await house.pool.close()
 
     asyncio.run(main())

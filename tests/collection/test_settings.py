@@ -216,7 +216,7 @@ def test_engines_and_executors_with_arguments(tmp_path: Path) -> None:
         ("[colect]\nsamples = 4\n", r"run.toml: unknown key 'colect'; expected the table \[collect\]"),
         ("samples = 4\n", "run.toml: unknown key 'samples'; expected the table"),
         ("collect = 4\n", r"collect is 4; expected a table"),
-        ("[collect]\nsamples = \n", r"run.toml: this is no TOML: .*line 2"),
+        ("[collect]\nsamples = \n", r"run.toml: not valid TOML: .*line 2"),
         ("[collect]\nsamples = 'four'\n", r"run.toml, \[collect\] samples: expected a whole number of 1 .* got 'four'"),
         ("[collect]\nsamples = 0\n", "expected a whole number of 1 or more, got 0"),
         ("[collect]\nsamples = true\n", "expected a whole number of 1 or more, got True"),
@@ -231,7 +231,7 @@ def test_engines_and_executors_with_arguments(tmp_path: Path) -> None:
         ("[collect]\nreward = 'a:exact*x'\n", "reward: expected"),
         ("[collect]\nreward = { a = { fn = 'a:b' } }\n", "reward: expected"),
         ("[collect]\nreward = { a = { function = 'a:b', weight = 'x' } }\n", "reward: expected"),
-        ("[collect]\nreward = { a = { function = 'b' } }\n", "reward: 'b' names no object"),
+        ("[collect]\nreward = { a = { function = 'b' } }\n", "reward: 'b' does not name an object"),
         ("[collect]\nexecutor = 'cloud'\n", "executor: expected one of"),
         ("[collect]\nexecutor = { kind = 'process', proceses = 1 }\n", r"executor: .*no argument 'proceses'; did you"),
         ("[collect]\nengine = { name = 'vllm', top_logprobs = 99 }\n", r"engine: Engine\(top_logprobs=99\)"),
@@ -253,7 +253,7 @@ def test_what_is_refused_in_a_file(tmp_path: Path, text: str, message: str) -> N
         ("sample=4", "--set sample: there is no setting 'sample'; did you mean samples"),
         ("samples=four", "--set samples: expected a whole number of 1 or more, got 'four'"),
         ("retries.times=x", "--set retries.times: expected a whole number of 0 or more, got 'x'"),
-        ("samples.x=4", "--set samples.x: 1 is no table"),
+        ("samples.x=4", "--set samples.x: 1 is not a table"),
         ("recordings.x=4", "there is no setting 'recordings'; did you mean recording"),
     ],
 )
@@ -270,5 +270,5 @@ def test_an_option_is_named_in_its_error(tmp_path: Path) -> None:
 def test_without_a_package_for_toml_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r"before Python 3.11, the package tomli.*pip install tomli"):
+    with pytest.raises(ImportError, match=r"settings in TOML need the package tomli.*pip install tomli"):
         settings("", tmp_path)

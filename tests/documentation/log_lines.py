@@ -54,12 +54,12 @@ def _of(path: Path) -> Iterator[Line]:
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for node in ast.walk(function):
-            at = CALLS.get(_called(node.func)) if isinstance(node, ast.Call) else None
+            at = CALLS.get(called(node.func)) if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Call) and at is not None and len(node.args) > at:
                 yield Line(f"{path.relative_to(ROOT).as_posix()}:{function.name}", template(node.args[at]))
 
 
-def _called(node: ast.expr) -> str:
+def called(node: ast.expr) -> str:
     """``name`` or ``module.name``; several times as fast as `ast.unparse`."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return f"{node.value.id}.{node.attr}"

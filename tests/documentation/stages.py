@@ -1,4 +1,4 @@
-"""What single pages take for granted beside `stage.usual`, and what has to come of them."""
+"""What single pages, or parts of them, take for granted beside `stage.usual`, and what has to come of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from openai import OpenAI
+from page_blocks import Block
 from tokenizers import Tokenizer
 
 import rollout_trace as rt
@@ -36,7 +37,7 @@ def first(stage: Stage) -> Iterator[None]:
     yield
     trajectory = next(rt.read("rollouts.jsonl"))
     (row,) = trajectory.sequences()
-    assert (trajectory.reward, trajectory.task and trajectory.task.id) == (1.0, "gsm8k/17")
+    assert (trajectory.reward, trajectory.task and trajectory.task.id) == (1.0, "sum/1")
     assert row.loss_mask.sum() == trajectory.n_output_tokens
 
 
@@ -280,6 +281,11 @@ def training(stage: Stage) -> Iterator[None]:
     yield
 
 
+def alone(stage: Stage) -> Iterator[None]:
+    """Nothing beside what is usual, in a folder and a process of its own."""
+    yield
+
+
 def unmodified(stage: Stage) -> Iterator[None]:
     stage.names |= {"score": stage.names["grade"], "run_the_agent": stage.names["solve"]}
     yield
@@ -289,39 +295,57 @@ STAGES: dict[str, Setting] = {
     "README.md": first,
     "docs/checks.md": checks,
     "docs/collect.md": collect,
-    "docs/collect-command.md": collect_command,
+    "docs/collect.md#The command `rollout-trace collect`": collect_command,
     "docs/evaluate.md": evaluate,
     "docs/export.md": export_,
-    "docs/extras.md": extras,
+    "docs/engines.md#Google: Gemini API and Vertex AI": google,
     "docs/file-format.md": file_format,
+    "docs/file-format.md#Check files: `check --format`": commands.validate,
+    "docs/files.md#Folders and object storage": shards,
+    "docs/files.md#Notes: what is known later": commands.later,
+    "docs/files.md#The journal: nothing is lost": alone,
     "docs/filter.md": commands.filter_,
+    "docs/filter.md#SQL: DuckDB": alone,
     "docs/fork.md": fork,
-    "docs/google.md": google,
     "docs/import.md": import_,
     "docs/index.md": first,
     "docs/integrations.md": integrations,
-    "docs/later.md": commands.later,
     "docs/look.md": commands.look,
-    "docs/look-lists.md": commands.lists,
-    "docs/look-terminal.md": commands.look,
-    "docs/page-server.md": commands.page_server,
+    "docs/look.md#In a terminal: `show` and `diff`": commands.look,
+    "docs/look.md#Lists, sums and checks": commands.lists,
+    "docs/look.md#The page's server": commands.page_server,
     "docs/mismatch.md": mismatch,
-    "docs/run.md": commands.run,
-    "docs/sequences.md": sequences,
-    "docs/shards.md": shards,
+    "docs/security.md#Secrets": alone,
     "docs/steps.md": steps,
+    "docs/steps.md#Beyond ids and logprobs": extras,
+    "docs/steps.md#Tokens and costs": alone,
     "docs/test-agents.md": test_agents,
     "docs/testing.md": testing,
     "docs/threads.md": threads,
+    "docs/tokens.md#Training sequences": sequences,
     "docs/training.md": training,
     "docs/unmodified.md": unmodified,
-    "docs/validate.md": commands.validate,
+    "docs/unmodified.md#The whole process: `rt.instrument`": alone,
+    "docs/unmodified.md#A program: `rollout-trace run`": commands.run,
 }
-PROGRAMS = ("multi-agent", "security", "start", "tokens", "web-services", "which-way")
-"""Pages whose blocks of Python are programs."""
+PROGRAMS = {
+    "docs/security.md",
+    "docs/start.md",
+    "docs/threads.md#Several agents",
+    "docs/threads.md#Web services and streams",
+    "docs/tokens.md",
+    "docs/which-way.md",
+}
+"""Pages, and parts of pages, whose blocks of Python are programs."""
 
 
-def settings_of(page: str) -> list[Setting]:
-    """What a page takes for granted."""
-    first = programs if page in [f"docs/{name}.md" for name in PROGRAMS] else usual
-    return [first, *([STAGES[page]] if page in STAGES else [])]
+def part_of(block: Block) -> str:
+    """The page of a block, or ``PAGE#HEADING``: a part that is read on a stage of its own."""
+    part = "#".join((block.page, *block.headings[1:2]))
+    return part if part in STAGES or part in PROGRAMS else block.page
+
+
+def settings_of(part: str) -> list[Setting]:
+    """What a page, or a part of one, takes for granted."""
+    first = programs if part in PROGRAMS else usual
+    return [first, *([STAGES[part]] if part in STAGES else [])]

@@ -6,6 +6,8 @@ import re
 
 from page_blocks import Block, blocks_of, pages
 
+from .stages import part_of
+
 ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/coding-agent.md", ""): "tests/examples/coding_agent/test_example.py",
     ("docs/export.md", "Dataset.from_generator"): "tests/consumers/datasets/test_datasets.py",
@@ -30,7 +32,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/samplers.md", "vLLM"): "tests/clients/samplers/test_page.py",
     ("docs/samplers.md", "Tinker"): "tests/consumers/tinker/test_sampling.py",
     ("docs/samplers.md", "transformers"): "tests/consumers/torch/test_generate.py",
-    ("docs/test-asserts.md", ""): "tests/testing/test_asserts_page.py",
+    ("docs/test-agents.md", "Asserts on rollouts"): "tests/testing/test_asserts_page.py",
     **{(f"docs/train-{name}.md", ""): "tests/consumers/torch/test_pages.py" for name in ("trl", "verl")},
     ("docs/train-skyrl.md", ""): "tests/trainers/skyrl/test_skyrl.py",
     ("docs/train-prime-rl.md", ""): "tests/consumers/verifiers/test_pages.py",
@@ -39,7 +41,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/training.md", "ratio off by"): "tests/consumers/torch/test_reinforce.py",
     ("docs/training.md", "TRL's GRPOTrainer"): "tests/consumers/torch/test_grpo.py",
     ("docs/training.md", "torch.log_softmax"): "tests/consumers/torch/test_export_page.py",
-    ("docs/web-services.md", "One trajectory a request"): "tests/consumers/torch/test_web_services.py",
+    ("docs/threads.md", "One trajectory a request"): "tests/consumers/torch/test_web_services.py",
     ("docs/which-way.md", "A framework"): "tests/mixed/test_page.py",
 }
 """Blocks that another test runs: the page, a text that the block has or a heading above begins with, the test."""
@@ -67,7 +69,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
         "docs/export.md",
         "OpenRLHF",
     ): "a class for OpenRLHF to call; its rows are in tests/trainers/torch/test_openrlhf.py",
-    ("docs/page-server.md", "ssh"): "needs a second machine",
+    ("docs/look.md", "ssh"): "needs a second machine",
     ("docs/start.md", "vllm serve"): "needs a GPU",
     ("docs/train-verl.md", "In an agent loop"): "a class for verl's servers to call",
 }
@@ -100,6 +102,6 @@ def is_read_here(block: Block) -> bool:
     return not place(block)
 
 
-def pages_read_here() -> list[str]:
-    """The pages with blocks that `test_pages` runs."""
-    return [page for page in pages() if any(map(is_read_here, blocks_of(page)))]
+def parts_read_here() -> list[str]:
+    """The pages, and the parts with a stage of their own, with blocks that `test_pages` runs."""
+    return sorted({part_of(block) for page in pages() for block in blocks_of(page) if is_read_here(block)})

@@ -9,8 +9,8 @@ import pytest
 from page_blocks import ROOT, Block, blocks_of, pages
 
 from .reader import SHELL
-from .stages import STAGES
-from .table import ELSEWHERE, NOT_RUN, is_read_here, matches, pages_read_here, place
+from .stages import PROGRAMS, STAGES, part_of
+from .table import ELSEWHERE, NOT_RUN, is_read_here, matches, parts_read_here, place
 
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
 LANGUAGES = {"python", "json", "toml", "text", "diff", *SHELL}
@@ -19,8 +19,8 @@ LANGUAGES = {"python", "json", "toml", "text", "diff", *SHELL}
 def test_every_block_has_a_place() -> None:
     """That a block is read here, `test_pages` shows: it reads every one that has no other place."""
     assert len(BLOCKS) > 200
-    here = pages_read_here()
-    assert all(place(block) or block.page in here for block in BLOCKS)
+    here = parts_read_here()
+    assert all(place(block) or part_of(block) in here for block in BLOCKS)
     assert sum(map(is_read_here, BLOCKS)) > len(BLOCKS) / 2
 
 
@@ -54,4 +54,4 @@ def test_python_that_is_run_elsewhere_can_be_compiled(block: Block) -> None:
 
 
 def test_stages_are_of_pages_that_there_are() -> None:
-    assert set(STAGES) <= set(pages())
+    assert set(STAGES) | PROGRAMS <= {part_of(block) for block in BLOCKS}

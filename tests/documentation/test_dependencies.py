@@ -1,4 +1,4 @@
-"""docs/dependencies.md has every package that pyproject.toml names, with its extra, and no other."""
+"""docs/promises.md has every package that pyproject.toml names, with its extra, and no other."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from packaging.requirements import Requirement
 
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ALL = Requirement(PROJECT["optional-dependencies"]["all"][0]).extras
 
 
 def rows(heading: str) -> list[list[str]]:
     """The cells of a section's table, without its head."""
-    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    section = PAGE.partition(f"### {heading}\n")[2].partition("\n### ")[0]
     lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line] for line in lines[2:]]
 

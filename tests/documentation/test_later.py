@@ -1,4 +1,4 @@
-"""docs/later.md: what its recipes leave noted."""
+"""docs/files.md: what its recipes leave noted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_agents_of_an_episode_get_its_reward(tmp_path: Path, monkeypatch: py
                 with rt.trajectory("own") as own:
                     own.reward = 0.25
                 outer.reward = reward
-    run_blocks("docs/later.md", "The agents of one episode", rt=rt)
+    run_blocks("docs/files.md", "The agents of one episode", rt=rt)
     found = [(one.name, one.reward) for one in rt.read("rollouts.jsonl")]
     assert sorted(found[:4]) == [("inner", 1.0), ("innermost", 1.0), ("outer", 1.0), ("own", 0.25)]
     assert sorted(found[4:]) == [("inner", None), ("innermost", None), ("outer", None), ("own", 0.25)]

@@ -154,7 +154,7 @@ def test_the_output_is_never_an_input_nor_replaced_unasked(tmp_path: Path) -> No
         with pytest.raises(ValueError, match="is one of the files to merge"):
             rt.merge(path, out, overwrite=True)
     other = write(tmp_path / "other.jsonl", rt.Trajectory(id="b", name="old"))
-    with pytest.raises(FileExistsError, match=r"other\.jsonl exists already: give a new name, or overwrite=True"):
+    with pytest.raises(FileExistsError, match=r"other\.jsonl exists\. Give a new name, or overwrite=True"):
         rt.merge(path, other)
     assert names(other) == ["old"]
     with pytest.raises(IsADirectoryError):
@@ -163,7 +163,7 @@ def test_the_output_is_never_an_input_nor_replaced_unasked(tmp_path: Path) -> No
     os.mkfifo(pipe)
     with pytest.raises(ValueError, match="is a pipe or a device: give the path of a file"):
         rt.merge(path, pipe, overwrite=True)
-    with pytest.raises(ValueError, match="are those of notes"):
+    with pytest.raises(ValueError, match="are for notes"):
         rt.merge(path, tmp_path / "b.notes.jsonl")
     with pytest.raises(ValueError, match="no format that trajectories are written in"):
         rt.merge(path, tmp_path / "b.parquet")

@@ -147,12 +147,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "step": ({"steps": {0: 1.0}}, TypeError, "steps[0] is 1.0 (float); give a dict with any of reward, advantage"),
     "index": ({"steps": {-1: {"reward": 1}}}, ValueError, "the index in steps[-1] is -1"),
     "field": ({"steps": {0: {"rewrad": 1}}}, ValueError, "steps[0] has 'rewrad', which a note cannot give of a step"),
-    "empty": ({"steps": {0: {"reward": None}}}, ValueError, "steps[0] gives nothing to note"),
+    "empty": ({"steps": {0: {"reward": None}}}, ValueError, "steps[0] gives no value"),
     "trainable": ({"steps": {0: {"trainable": 0}}}, TypeError, "steps[0]['trainable'] is 0 (int); give True or False."),
     "advantage": ({"steps": {0: {"advantage": [1, None]}}}, TypeError, "steps[0]['advantage'][1] is None"),
     "version": ({"steps": {0: {"policy_version": 1.5}}}, TypeError, "give text or a whole number."),
-    "no-names": ({"rewards": {}, "metadata": {}, "steps": {}}, ValueError, "nothing is given to note of trajectory"),
-    "nothing": ({}, ValueError, "nothing is given to note of trajectory 'trace': give any of reward, rewards"),
+    "no-names": ({"rewards": {}, "metadata": {}, "steps": {}}, ValueError, "no value is given for trajectory"),
+    "nothing": ({}, ValueError, "no value is given for trajectory 'trace': give any of reward, rewards"),
 }
 
 
@@ -169,20 +169,20 @@ def test_a_bad_value_raises_at_once_and_nothing_is_written(
 def test_bad_places_are_refused(path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"^there is no file .*no\.jsonl: give the path of the file with the"):
         rt.annotate(path.parent / "no.jsonl", "trace", reward=1)
-    with pytest.raises(ValueError, match=r"^no file of the folder .* has trajectory 'other': nothing was noted\.$"):
+    with pytest.raises(ValueError, match=r"^no file of the folder .* has trajectory 'other': no note was written\.$"):
         rt.annotate(path.parent, "other", reward=1)
-    with pytest.raises(ValueError, match=r"^s3://b/run is an address, where nothing can be appended to: copy"):
+    with pytest.raises(ValueError, match=r"^s3://b/run is an address, and nothing can be appended there\. Copy"):
         rt.annotate("s3://b/run", "trace", reward=1)
     with pytest.raises(TypeError, match=r'^expected the path of a file, such as "rollouts\.jsonl", got 3\.$'):
         rt.annotate(3, "trace", reward=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"keeps no trajectories"):
+    with pytest.raises(ValueError, match=r"holds no trajectories"):
         rt.annotate(os.devnull, "trace", reward=1)
     assert not os.path.exists(f"{os.devnull}.notes.jsonl")
     for bad in (None, "", 7):
         with pytest.raises(TypeError, match=r"^trajectory_id is .*; give the id of a trajectory as text\.$"):
             rt.annotate(path, bad, reward=1)  # type: ignore[arg-type]
     rt.annotate(path, "trace", reward=1)
-    with pytest.raises(ValueError, match="is a file of notes itself"):
+    with pytest.raises(ValueError, match="is itself a file of notes"):
         rt.annotate(path.parent / "rollouts.notes.jsonl", "trace", reward=1)
 
 
@@ -237,7 +237,7 @@ DAMAGED_NOTES = {
     "text": ("x", ": expected a line of JSON, got something else"),
     "half": ('{"schema": "rollout-trace-note/1", "id": "tr', ": expected a whole line of JSON, got one that ends"),
     "type": ('{"schema": "rollout-trace-note/1", "id": "trace", "reward": "1"}', ", $.reward: expected int | float"),
-    "id": ('{"schema": "rollout-trace-note/1"}', ", $.id: expected a value, got none: the field is required"),
+    "id": ('{"schema": "rollout-trace-note/1"}', ", $.id: the required field is missing"),
     "step": (
         '{"schema": "rollout-trace-note/1", "id": "trace", "steps": [{"reward": 1}]}',
         ", $.steps[0]: expected the id or the index of a step, got neither",

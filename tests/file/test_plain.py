@@ -138,7 +138,7 @@ def test_the_rest_is_written_as_its_repr_with_one_warning(
 ) -> None:
     assert kept(value) == expected
     (warning,) = warnings.messages
-    assert "has no form in JSON: it is written to the file as its repr()" in warning
+    assert "cannot be written as JSON. The file gets its repr()" in warning
 
 
 @pytest.mark.parametrize("value", [LOOP, DEEP], ids=["loop", "deep"])
@@ -235,7 +235,7 @@ def test_logprobs_that_are_not_finite_are_read_as_nan(warnings: pytest.LogCaptur
 def test_a_time_without_a_zone_is_taken_as_utc(warnings: pytest.LogCaptureFixture) -> None:
     back = decode(encode(Trajectory(started_at=datetime(2026, 1, 1, 12))))
     assert back.started_at == datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
-    assert warnings.messages == ["a time without a time zone (2026-01-01 12:00:00) is taken as UTC."]
+    assert warnings.messages == ["a time has no time zone (2026-01-01 12:00:00); it is read as UTC."]
 
 
 def test_a_field_that_holds_another_kind_of_thing_is_refused() -> None:

@@ -58,8 +58,8 @@ def test_the_line_that_is_damaged_below_is_good(tmp_path: Path) -> None:
 
 DAMAGED = {
     "type": (line_with("steps.0.tokens.end", "3"), ", $.steps[0].tokens.end: expected int, got str"),
-    "missing": (line_with("steps.1.id", ...), ", $.steps[1].id: expected a value, got none: the field is required"),
-    "no-schema": (line_with("schema", ...), ", $.schema: expected a value, got none: the field is required"),
+    "missing": (line_with("steps.1.id", ...), ", $.steps[1].id: the required field is missing"),
+    "no-schema": (line_with("schema", ...), ", $.schema: the required field is missing"),
     "negative-id": (line_with("segments.0.ids.1", -6), ", $.segments[0].ids[1]: expected int >= 0, got -6"),
     "large-id": (
         line_with("segments.0.ids.1", 2**31),

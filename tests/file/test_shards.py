@@ -146,7 +146,7 @@ def test_a_note_goes_beside_the_shard_that_has_the_trajectory(tmp_path: Path) ->
     rt.annotate(f"{tmp_path}/", "run1", reward=1)
     assert (tmp_path / shard(1).replace(".jsonl", ".notes.jsonl")).exists()
     assert [one.reward for one in rt.read(tmp_path)] == [None, 1.0, None]
-    with pytest.raises(ValueError, match=r"has trajectory 'run7': nothing was noted\.$"):
+    with pytest.raises(ValueError, match=r"has trajectory 'run7': no note was written\.$"):
         rt.annotate(tmp_path, "run7", reward=1)
 
 
@@ -264,7 +264,7 @@ def test_what_a_recording_could_not_write_is_in_its_error(tmp_path: Path) -> Non
         ("out/", {"shard_seconds": float("nan")}, ValueError, "shard_seconds is nan"),
         ("out/", {"compression": "xz"}, ValueError, "compression is 'xz'; it can be"),
         ("out/", {"spool": 3}, TypeError, "spool is 3; give the path of a folder"),
-        ("out.jsonl", {"shard_bytes": 5}, ValueError, "shard_bytes=5 is for shards: give a folder"),
+        ("out.jsonl", {"shard_bytes": 5}, ValueError, "shard_bytes=5 is for shards. Give a folder"),
         (rt.JSONLWriter, {"compression": "gz"}, ValueError, "compression='gz' is for shards"),
     ],
 )

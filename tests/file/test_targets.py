@@ -91,7 +91,7 @@ def test_a_file_of_lines_is_appended_to(content: bytes, tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"id,name\n1,2\n", "line 1: expected a line of JSON"),
-        (b'{"id": "a", "text": "a"}\n', "line 1, $.schema: expected a value, got none"),
+        (b'{"id": "a", "text": "a"}\n', "line 1, $.schema: the required field is missing"),
         (b'{"schema": "atif/1", "id": "a"}\n', "line 1, $.schema: expected 'rollout-trace/1', got 'atif/1'"),
         (b"[1, 2]\n", "line 1, $: expected object, got array"),
         (b"\x89PNG\r\n\x1a\n\x00", "line 1: expected a line of JSON"),
@@ -100,7 +100,7 @@ def test_a_file_of_lines_is_appended_to(content: bytes, tmp_path: Path) -> None:
 def test_a_file_that_holds_no_rollouts_is_told_so(content: bytes, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
-    expected = f"{path} is no rollout file, as rt.recording() writes them: {path}, {problem}"
+    expected = f"{path} is not a rollout file: {path}, {problem}"
     with pytest.raises(rt.FormatError) as found:
         list(rt.read(path))
     assert str(found.value).startswith(expected)

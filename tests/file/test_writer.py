@@ -156,7 +156,7 @@ def test_an_open_trajectory_is_refused(tmp_path: Path) -> None:
                 out.write(trajectory)
         out.write(trajectory)
     assert str(refused.value) == (
-        f"trajectory 'solver' ({trajectory.id}) is still open and cannot be written. "
+        f"trajectory 'solver' ({trajectory.id}) is still open. "
         "Write it after its `with rt.trajectory(...)` block has ended."
     )
     assert names(tmp_path / "rollouts.jsonl") == ["solver"]
@@ -165,7 +165,9 @@ def test_an_open_trajectory_is_refused(tmp_path: Path) -> None:
 def test_logprobs_that_do_not_fit_the_ids_are_refused(tmp_path: Path) -> None:
     step = rt.Step(id="a.0", call_id="a", completion_token_ids=[1, 2, 3], logprobs=[-0.5])  # type: ignore[arg-type]
     with JSONLWriter(tmp_path / "rollouts.jsonl") as out:
-        with pytest.raises(ValueError, match=r"^step a\.0 has 3 completion ids and 1 logprobs: one of them is wrong\."):
+        with pytest.raises(
+            ValueError, match=r"^step a\.0 has 3 completion ids and 1 logprobs: give one logprob for each id"
+        ):
             out.write(rt.Trajectory(steps=[step]))
     assert names(tmp_path / "rollouts.jsonl") == []
 

@@ -55,8 +55,8 @@ def test_it_is_one_line_at_the_first_failure_and_one_at_the_end(
     first, last = caplog.messages
     assert first == (
         f"trajectory {ids[0]} could not be written to {path}: [Errno 28] No space left on device. The file is as it "
-        "was before, and the trajectory can be written again. It is kept in memory, as those that follow are, and "
-        "tried again; the agent goes on."
+        "was before, and the trajectory can be written again. It and those that follow are kept in memory and "
+        "tried again. The agent goes on."
     )
     assert last == (
         f"{path}: 2 trajectories could not be written at once: 2 are in the `lost` of the recording. There is no "

@@ -97,8 +97,8 @@ class Site:
 
     @property
     def pages(self) -> list[str]:
-        """Addresses of the pages."""
-        return [page for page in self.documents if page != "404.html"]
+        """Addresses of the pages. Those that lead on from an old address have nothing of the theme."""
+        return [page for page, one in self.documents.items() if page != "404.html" and one.classes]
 
     def broken(self, page: str, link: Link) -> bool:
         """Whether a link leads to a page, a file or an anchor that the site does not have."""

@@ -272,7 +272,7 @@ def test_an_unknown_cli_is_a_mistake(tmp_path: Path) -> None:
     with ScriptedServer("hi") as server:
         done, _ = run(tmp_path, server, "", "--cli", "cloud")
     assert done.returncode == 2
-    assert "there is no program 'cloud'; there are claude-code, codex" in done.stderr
+    assert "unknown program 'cloud'. Known programs: claude-code, codex" in done.stderr
 
 
 # rt.run_program

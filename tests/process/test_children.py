@@ -392,7 +392,7 @@ def test_a_parent_that_is_none(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         with rt.trajectory() as trajectory:
             assert trajectory.parent_id is None
     assert [record.getMessage() for record in caplog.records] == [
-        "ROLLOUT_TRACE_PARENT='garbage' names no trajectory: those of this process begin episodes of their own. "
+        "ROLLOUT_TRACE_PARENT='garbage' names no trajectory: trajectories of this process begin new episodes. "
         "Expected EPISODE_ID:TRAJECTORY_ID or EPISODE_ID:TRAJECTORY_ID:STEP_ID, as rt.child_environment() gives it."
     ]
 

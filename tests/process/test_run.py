@@ -347,4 +347,4 @@ def test_what_cannot_be_written_is_reported_and_the_program_goes_on(server: Scri
     program = "import os; os.symlink('missing/rollouts.jsonl', 'rollouts.jsonl')\n" + TWO + "print('done')"
     done = _run(server, tmp_path, program)
     assert (done.code, done.out) == (0, "done\n")
-    assert re.search(r"nothing is recorded to \S+rollouts.jsonl: FileNotFoundError", done.err)
+    assert re.search(r"nothing was recorded to \S+rollouts.jsonl: FileNotFoundError", done.err)

@@ -66,5 +66,5 @@ def test_a_copy_has_what_the_original_has_then(way: Callable[[Any], Any], is_rec
 
 @pytest.mark.parametrize("name", ["deepcopy", "pickle"])
 def test_an_open_one_is_refused(name: str) -> None:
-    with rt.trajectory() as trajectory, pytest.raises(TypeError, match="cannot pickle a trajectory that is open"):
+    with rt.trajectory() as trajectory, pytest.raises(TypeError, match="an open trajectory cannot be pickled"):
         WAYS[name](trajectory)

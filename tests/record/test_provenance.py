@@ -182,7 +182,7 @@ def test_objects_are_taken_as_what_they_hold() -> None:
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
-        ({"python": "4"}, ValueError, r"'python' is collected by itself; give another name"),
+        ({"python": "4"}, ValueError, r"'python' is collected automatically. Give another name"),
         ({"seed": object()}, TypeError, r"seed is <object .*\(object\); give what JSON can hold"),
         ({"a": {"b": [1, {2}]}}, TypeError, r"a\['b'\]\[1\] is \{2\} \(set\)"),
         ({"a": {1: 2}}, TypeError, r"a has the key 1; give names as text"),

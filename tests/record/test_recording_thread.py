@@ -85,7 +85,7 @@ def test_past_the_limit_a_close_waits(monkeypatch: pytest.MonkeyPatch, caplog: p
         assert closed.wait(60)
         thread.join()
     assert len(target.written) == 1
-    assert [message for message in caplog.messages if "close faster than they can be written" in message]
+    assert [message for message in caplog.messages if "close faster than the disk writes them" in message]
 
 
 def test_an_event_loop_goes_on_while_its_recording_ends() -> None:
@@ -294,7 +294,7 @@ def test_a_locked_file_is_written_when_the_lock_is_free(
     assert [one.name for one in rt.read(path)] == ["0", "1", "2", "3"]
     first, last = [message for message in caplog.messages if "model call" not in message]
     assert "holds its lock" in first
-    assert "tried again; the agent goes on" in first
+    assert "tried again. The agent goes on" in first
     assert last.startswith(f"{path}: ")
     assert "trajectories could not be written at once: " in last
     assert last.endswith(" were written later.")

@@ -167,7 +167,7 @@ def test_a_recording_is_entered_once(tmp_path: Path) -> None:
                 pass
     assert [t.name for t in rt.read(tmp_path / "runs.jsonl")] == ["before 0", "after 0", "before 1", "after 1"]
     assert len(refused) == 4
-    assert f"this recording to {tmp_path / 'runs.jsonl'} is open already" in str(refused[0])
+    assert f"this recording to {tmp_path / 'runs.jsonl'} is already open" in str(refused[0])
 
 
 def test_a_recording_that_could_not_be_opened_can_be_entered_later(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_propagate_gives_the_thread_its_own_recording_back(tmp_path: Path) -> No
 
 
 def test_a_block_that_was_not_entered_cannot_be_left() -> None:
-    with pytest.raises(RuntimeError, match="had not been entered"):
+    with pytest.raises(RuntimeError, match="left without being entered"):
         rt.trajectory().__exit__(None, None, None)
 
 
@@ -245,7 +245,9 @@ def test_what_cannot_be_decorated_or_is_no_name_is_refused() -> None:
     with pytest.raises(TypeError, match="cannot decorate the generator function"):
         rt.trajectory(generates)
     wrong: Any = {"id": "gsm8k/17"}
-    with pytest.raises(TypeError, match=r"takes the agent's name first, a text; got \{'id': 'gsm8k/17'\}"):
+    with pytest.raises(
+        TypeError, match=r"takes the agent's name, a text, as its first argument. Got \{'id': 'gsm8k/17'\}"
+    ):
         rt.trajectory(wrong)
 
 

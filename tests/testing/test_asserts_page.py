@@ -1,4 +1,4 @@
-"""The page docs/test-asserts.md: its tests run as they stand there, and fail with the texts that it shows."""
+"""The page docs/test-agents.md: its tests run as they stand there, and fail with the texts that it shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import pytest
 
 pytest_plugins = ("pytester",)
 
-PAGE = (Path(__file__).parents[2] / "docs" / "test-asserts.md").read_text(encoding="utf-8")
+PAGE = (
+    (Path(__file__).parents[2] / "docs" / "test-agents.md")
+    .read_text(encoding="utf-8")
+    .partition("\n## Asserts on rollouts\n")[2]
+)
 AGENT = """
     import rollout_trace as rt
     from openai import OpenAI

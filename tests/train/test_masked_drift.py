@@ -149,8 +149,8 @@ def test_limits_cut_the_row_as_any_other() -> None:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"on_drift": "mask"}, 'on_drift="mask" needs within='),
-    ({"within": 3}, r'within=3 is for on_drift="mask" alone'),
-    ({"within": 3, "on_drift": "split"}, r'within=3 is for on_drift="mask" alone'),
+    ({"within": 3}, r'within=3 works only with on_drift="mask"'),
+    ({"within": 3, "on_drift": "split"}, r'within=3 works only with on_drift="mask"'),
     *[
         ({"within": value, "on_drift": "mask"}, "expected a number of tokens, from 0 on")
         for value in (-1, 1.5, True, "3", None, np.float32(1))

@@ -264,7 +264,7 @@ def test_what_cannot_be_made_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_an_open_trajectory_is_refused() -> None:
     with rt.trajectory() as trajectory:
-        with pytest.raises(ValueError, match="the trajectory is open"):
+        with pytest.raises(ValueError, match="the trajectory is still open"):
             trajectory.retokenize(TOKENIZER)
 
 

@@ -156,7 +156,7 @@ def test_rows_of_another_file_are_refused(path: Path, tmp_path: Path) -> None:
     short = run("other")
     short.steps[2] = step(2, [9], [10])
     for runs, message in (
-        ([run()], "has no trajectory 'other': nothing was noted"),
+        ([run()], "has no trajectory 'other': no note was written"),
         ([run(), rt.Trajectory(id="other", steps=run().steps[:2])], "trajectory 'other' has no such step"),
         ([run(), short], r"\['s2'\]\['trainer_logprobs'\] has 2 numbers, and the step has 1 completion tokens"),
     ):

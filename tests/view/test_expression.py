@@ -122,7 +122,7 @@ def test_what_is_not_known(text: str, expected: Any) -> None:
         ("reward == none", "Did you mean None?"),
         ("reward is null or true", "Did you mean None?"),
         ("reward = 1", "did you mean == ?"),
-        ("reward >", "no expression in Python's syntax at character"),
+        ("reward >", "not an expression in Python's syntax at character"),
         ("", "the expression is empty"),
         ("  ", "the expression is empty"),
         ("\0", "null bytes"),

@@ -312,7 +312,7 @@ def test_notes(client: Client, path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "nothing is given to note"),
+        ({}, "no value is given"),
         ({"reward": "high"}, "Expected `float | null`"),
         ({"steps": {}}, "unknown field `steps`"),
         ([], "Expected `object`"),

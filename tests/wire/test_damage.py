@@ -210,7 +210,7 @@ RAISING: dict[str, tuple[bytes, bytes, int]] = {  # request, answer, status
 
 @pytest.mark.parametrize("case", RAISING)
 def test_extreme_bytes_do_not_raise(case: str) -> None:
-    """Nesting beyond the parser's depth, numbers beyond its types, text that is no UTF-8."""
+    """Nesting beyond the parser's depth, numbers beyond its types, text that is not UTF-8."""
     request, answer, status = RAISING[case]
     content_type = SSE if answer.startswith(b"data:") else JSON
     assert read(answer, request=request, content_type=content_type, status=status).status in ("ok", "error")

@@ -99,8 +99,8 @@ def _check_model(model: Any, place: str) -> None:
         raise TypeError(
             f"record() needs a model with a client of the openai or anthropic SDK, such as ChatOpenAI or ChatAnthropic,"
             f" got {type(model).__name__}{place}. Calls of other models are recorded as LangChain tells them, without "
-            "token ids, by RolloutCallbackHandler or inside `with rt.trajectory()`; what can be recorded of several "
-            "models, record one by one."
+            "token ids, by RolloutCallbackHandler or inside `with rt.trajectory()`. Of several models, record "
+            "each one separately."
         )
 
 

@@ -59,7 +59,7 @@ class LoopbackExchange(HTTPExchange):
             # It gave up: no failure of the server's.
             error = _GaveUp("the program closed the connection before there was an answer")
         elif isinstance(error, ConnectionCut):
-            error = ConnectionError("the model server gave no answer")
+            error = ConnectionError("the model server did not answer")
         super()._failed(error)
 
     def _head(self, response: Any, content: bytes | None = None) -> Any:

@@ -84,7 +84,7 @@ def _codex(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
     if settings is None:
         # Whose server it asks is unknown: it goes there itself.
         hint = "" if sys.version_info >= (3, 11) else ", for which Python 3.10 needs: pip install tomli"
-        guard.warn(f"Codex is not recorded: its config.toml, or an option -c, cannot be read as TOML{hint}.")
+        guard.warn(f"Codex is not recorded: its config.toml or an option -c is not valid TOML{hint}.")
         return start
     provider = settings.get("model_provider", "openai")
     headers = f'env_http_headers={{"{SECRET_HEADER}"="{SECRET}"}}'
@@ -262,5 +262,5 @@ def program_of(command: Sequence[str], name: str | None = None) -> Program | Non
         return next((one for one in PROGRAMS if executable in one.commands), None)
     found = next((one for one in PROGRAMS if name == one.name or name in one.commands), None)
     if found is None:
-        raise ValueError(f"there is no program {name!r}; there are {', '.join(one.name for one in PROGRAMS)}.")
+        raise ValueError(f"unknown program {name!r}. Known programs: {', '.join(one.name for one in PROGRAMS)}.")
     return found

@@ -478,7 +478,7 @@ def test_it_never_raises(kind: Kind, fault: Any) -> None:
 
 def test_what_is_no_client() -> None:
     """A mistake of the caller's own is raised."""
-    with pytest.raises(TypeError, match="needs a client object of the openai SDK"):
+    with pytest.raises(TypeError, match="needs a client of the openai SDK"):
         probe(object(), "m")  # type: ignore[call-overload]
     with openai.OpenAI(api_key="none") as client, pytest.raises(ValueError, match="is not known"):
         probe(client, "m", engine="nonsense")

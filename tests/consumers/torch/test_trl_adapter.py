@@ -149,7 +149,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path, grpo: Any) -> None:
     with pytest.raises(TypeError, match="the agent is 3"):
         trl.rollout_func(3)
     (tmp_path / "rollouts.jsonl").write_text(json.dumps({}) + "\n")
-    with pytest.raises(FileExistsError, match=r"rollouts\.jsonl holds something"):
+    with pytest.raises(FileExistsError, match=r"rollouts\.jsonl is not empty"):
         trl.rollout_func(len, output=tmp_path / "rollouts.jsonl")
 
     class Trainer:

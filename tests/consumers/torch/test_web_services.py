@@ -1,4 +1,4 @@
-"""docs/web-services.md: its FastAPI service on uvicorn, in one process and in several workers."""
+"""docs/threads.md: its FastAPI service on uvicorn, in one process and in several workers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def of_the_service(block: Block) -> bool:
 
 
 def test_sixty_requests_at_once_stay_apart(tmp_path: Path) -> None:
-    read_page("docs/web-services.md", tmp_path, programs, wanted=of_the_service)
+    read_page("docs/threads.md", tmp_path, programs, wanted=of_the_service)
 
 
 def test_workers_write_one_file(tmp_path: Path) -> None:
     """The section "Several workers"."""
-    (tmp_path / "service.py").write_text(next(filter(of_the_service, blocks_of("docs/web-services.md"))).text)
+    (tmp_path / "service.py").write_text(next(filter(of_the_service, blocks_of("docs/threads.md"))).text)
     with ScriptedServer("An answer.") as server:
         variables = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none", "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "uvicorn", "service:app", "--workers", "3", "--port", "0"]

@@ -254,7 +254,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="failed='keep': expected 'mask' or 'mask_group'"):
         Generator(len, failed="keep")  # type: ignore[arg-type]
     (tmp_path / "rollouts.jsonl").write_text("{}\n")
-    with pytest.raises(FileExistsError, match=r"rollouts\.jsonl holds something"):
+    with pytest.raises(FileExistsError, match=r"rollouts\.jsonl is not empty"):
         Generator(len, output=tmp_path / "rollouts.jsonl")
     given = {"prompts": ["a"], "trajectory_ids": None, "batch_metadata": BatchMetadata(1, "train")}
     with pytest.raises(ValueError, match="has no trajectory_ids"):

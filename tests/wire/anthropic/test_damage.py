@@ -236,5 +236,5 @@ EXTREME = {
 
 @pytest.mark.parametrize("case", EXTREME)
 def test_extreme_bytes_do_not_raise(case: str) -> None:
-    """Nesting beyond the parser's depth, numbers beyond its types, text that is no UTF-8."""
+    """Nesting beyond the parser's depth, numbers beyond its types, text that is not UTF-8."""
     check(read(EXTREME[case], content_type=None))

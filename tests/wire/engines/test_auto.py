@@ -213,7 +213,7 @@ def test_what_was_not_answered_is_not_remembered(
         assert got(server) == ["/v1/models"] * 3
     assert [step.engine for step in steps] == [None, None, "vllm", "vllm"]
     assert "could not tell" not in caplog.text
-    assert caplog.text.count('engine="auto" had no answer from 127.0.0.1') == 1
+    assert caplog.text.count('engine="auto" got no answer from 127.0.0.1') == 1
 
 
 def test_a_loop_that_waits_for_its_server_has_ids_at_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
