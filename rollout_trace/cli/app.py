@@ -29,6 +29,7 @@ COMMANDS = {
     "query": "Say how DuckDB asks files in SQL.",
     "recover": "Show, or write, what dead processes left in their journals.",
     "run": "Run a program and record its calls.",
+    "serve": "Answer agents from a script: a server without a model.",
     "show": "Show a trajectory as a conversation.",
     "split": "Write a file as several, without tearing a group.",
     "stats": "Sum up: rewards, tokens, cost, times, findings.",
