@@ -140,8 +140,8 @@ def wrap(client: C, sdk: str, settings: Settings, *, example: str) -> C:
     if old is not None and old.engine is not None and settings.engine is None:
         guard.warn_once(
             "wrapped-without-engine",
-            f"this client was wrapped with engine={old.engine.name!r}, and is wrapped again without an engine: from now "
-            "on its calls do not ask for token ids. Leave the second call out, or give it the engine too.",
+            f"this client was wrapped with engine={old.engine.name!r}, and is wrapped again without an engine: from "
+            "now on its calls do not ask for token ids. Leave the second call out, or give it the engine too.",
         )
     if old is not None and old.trajectory is not None:
         # A bound client stays bound when it is wrapped again.

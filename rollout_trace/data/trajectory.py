@@ -176,9 +176,9 @@ class Trajectory(_Referable):
         if not rows and "ids_missing" in rows.report.left_out:
             guard.warn_once(
                 "no-rows",
-                f"trajectory {self.id} has no rows to train on: its steps have no token ids. They come where the engine "
-                'is named when recording, rt.wrap_openai(client, engine="vllm"); trajectory.retokenize(tokenizer) makes '
-                "some from the texts.",
+                f"trajectory {self.id} has no rows to train on: its steps have no token ids. They come where the "
+                'engine is named when recording, rt.wrap_openai(client, engine="vllm"); '
+                "trajectory.retokenize(tokenizer) makes some from the texts.",
             )
         return rows
 

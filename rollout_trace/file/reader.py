@@ -127,10 +127,10 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     if not TYPE_CHECKING:  # For type checkers there are no such methods.
 
-        def __getitem__(self, at: object) -> Any:
+        def __getitem__(self, at: object) -> None:
             raise TypeError(_ONE_AT_A_TIME)
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> None:
             raise AttributeError(f"there is no {name!r} here: {_ONE_AT_A_TIME}")
 
     def _read_files(self, workers: int) -> Iterator[Trajectory]:

@@ -60,8 +60,8 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
     if trajectory is None:
         guard.warn_once(
             "reward-outside",
-            f"rt.reward({value!r}) outside every trajectory was not recorded. Call it inside the `with rt.trajectory()` "
-            "block, or set trajectory.reward.",
+            f"rt.reward({value!r}) outside every trajectory was not recorded. Call it inside the "
+            "`with rt.trajectory()` block, or set trajectory.reward.",
         )
     elif name is None:
         trajectory.reward = value
