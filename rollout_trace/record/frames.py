@@ -439,12 +439,6 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
 
 
 def _warn_if_closed(trajectory: Trajectory | None, name: str, what: str) -> None:
-    if trajectory is None:
-        guard.warn_once(
-            "tool-run-outside",
-            f"tool run {name!r} {what} outside every trajectory: it is not recorded. Run the tool inside the "
-            "`with rt.trajectory()` block; in a thread use rt.propagate(function).",
-        )
     if trajectory is None or trajectory.is_open:
         return
     state = state_of(trajectory)

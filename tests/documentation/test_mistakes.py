@@ -175,12 +175,6 @@ def reward_outside(beginner: Beginner) -> None:
     rt.reward(1.0)
 
 
-@mistake(r"tool run 'add' began outside every trajectory: .*Run the tool inside")
-def tool_run_outside(beginner: Beginner) -> None:
-    with rt.tool_run("add"):
-        pass
-
-
 @mistake(r"rollots did not exist and was created; rollouts is beside it: is the path right\?")
 def folder_is_a_typing_error(beginner: Beginner) -> None:
     with rt.recording("rollots/a.jsonl"):
