@@ -34,12 +34,12 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1650, 17),
     "data": (4400, 17),
-    "wire": (11260, 45),
-    "file": (10550, 35),
-    "record": (8650, 28),
+    "wire": (11270, 45),
+    "file": (10590, 35),
+    "record": (8700, 29),
     "clients": (8750, 33),
     "process": (3000, 17),
-    "train": (3790, 16),
+    "train": (3810, 16),
     "integration": (750, 6),
     "collection": (8600, 38),
     "importing": (6900, 31),
@@ -47,7 +47,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "trainers": (400, 4),
     "view": (8100, 40),
     "testing": (9750, 46),
-    "cli": (3840, 24),
+    "cli": (3850, 25),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

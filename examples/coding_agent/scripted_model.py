@@ -2,7 +2,7 @@
 
 Also as a server of its own:
 
-    python -m rollout_trace.testing.serve scripted_model.py --port 8000
+    rollout-trace serve scripted_model.py --port 8000
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What stands in for a model where the cassettes were recorded: rules that read the conversation.
 
-    python -m rollout_trace.testing.serve stand_in.py --port 8000
+    rollout-trace serve stand_in.py --port 8000
     OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none pytest --replay=record
 
 With a model of your own, leave it away: set OPENAI_BASE_URL, OPENAI_API_KEY and SUPPORT_MODEL, and record.

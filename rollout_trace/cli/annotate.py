@@ -124,7 +124,8 @@ def _note_one(
     result = {"id": trajectory_id, "notes": written, "unreadable": list(map(str, damaged))}
     if written or as_json:
         show([found], result, as_json=as_json)
-    show_problems([*([] if written else [f"{found} ({len(index)} trajectories read)."]), *damaged], as_json=as_json)
+    missing = [f"{found} ({len(index)} trajectories read). rollout-trace ls {file} lists them."]
+    show_problems([*([] if written else missing), *damaged], as_json=as_json)
     return int(not written)
 
 

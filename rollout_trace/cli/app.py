@@ -29,6 +29,7 @@ COMMANDS = {
     "query": "Removed: says how to query files with DuckDB.",
     "recover": "Recover trajectories of killed processes.",
     "run": "Run a program and record its calls.",
+    "serve": "Answer agents from a script: a server without a model.",
     "show": "Show a trajectory as a conversation.",
     "split": "Split a file, keeping groups together.",
     "stats": "Sum up: rewards, tokens, cost, times, findings.",

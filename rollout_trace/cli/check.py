@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rollout_trace.view.findings import Findings, Place
 
 _GRADES = ("fatal", "warning", "info")
-_OF_FINDINGS = ("fail_on", "codes", "vocab_size", "every", "where")
+_OF_FINDINGS = ("profile", "fail_on", "codes", "vocab_size", "every", "where")
 _OF_FORMAT = ("max_problems", "ignore")
 _NAMES = {"codes": "code", "every": "all"}
 """Options whose parameter has another name."""
@@ -39,6 +39,8 @@ def _codes(context: click.Context, option: click.Parameter, values: tuple[str, .
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--profile", type=click.Choice(("train", "observe")), help="observe leaves out what matters to a trainer "
+              "alone. Default: train where a step has token ids, or --code is given.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice((*_GRADES, "never")), default="fatal", show_default=True,
               help="Exit with code 1 from this grade on.")  # fmt: skip
 @click.option(
@@ -59,7 +61,10 @@ def _codes(context: click.Context, option: click.Parameter, values: tuple[str, .
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, paths: tuple[str, ...], is_format: bool, as_json: bool, **options: Any) -> int:
-    """Check trajectories before training: list the findings of trajectory.check() by code, with places.
+    """Check trajectories: list the findings of trajectory.check() by code, with places.
+
+    Files without any token ids were recorded to look at, not to train on: what matters to a trainer alone is left out
+    of them, such as ids_missing. --profile train lists it.
 
     Also found is a rollout that is there twice, which one trajectory does not show. Findings have a grade: fatal (a
     step, or the trajectory, cannot be trained on), warning, or info. docs/checks.md has all codes.
@@ -84,6 +89,7 @@ def check(ctx: click.Context, /, paths: tuple[str, ...], is_format: bool, as_jso
 def _check(
     paths: tuple[str, ...],
     *,
+    profile: str | None,
     fail_on: Any,
     codes: frozenset[str] | None,
     vocab_size: int | None,
@@ -91,19 +97,32 @@ def _check(
     where: Test | None,
     as_json: bool,
 ) -> int:
-    from rollout_trace.view.findings import Findings, Repeated, findings_of
+    from rollout_trace.train.check_codes import FOR_TRAINING
+    from rollout_trace.view.findings import Findings, Repeated, findings_of, holds_ids
 
-    found, repeated = Findings(), Repeated()
+    every_one, observed, repeated = Findings(), Findings(), Repeated()
+    held: list[Place] = []
+    is_for_training = profile == "train" or (profile is None and codes is not None)
     files = Trajectories(paths, where, progress=not every)
     for one in files:
         places = list(findings_of(one.path, one.number, one.trajectory, codes=codes, vocab_size=vocab_size))
         if codes is None or "repeated_rollout" in codes:
             places += repeated.of(one.path, one.number, one.trajectory)
-        found.add(places)
-        if every:
-            _print_each(places, as_json=as_json)
-    if not every:
-        _print_sums(found, files, as_json=as_json)
+        is_for_training = is_for_training or (profile is None and holds_ids(one.trajectory))
+        every_one.add(places)
+        observed.add([place for place in places if place.code not in FOR_TRAINING])
+        # Which are to be printed is known with the first trajectory that has ids.
+        held += places if every else ()
+        if is_for_training:
+            _print_each(held, as_json=as_json)
+            held.clear()
+    found = every_one if is_for_training else observed
+    if every:
+        _print_each((place for place in held if place.code not in FOR_TRAINING), as_json=as_json)
+    else:
+        _print_sums(found, files, "train" if is_for_training else "observe", as_json=as_json)
+    if profile is None and found is observed and every_one.with_findings > observed.with_findings and not as_json:
+        click.echo("no token ids are recorded: checked as --profile observe; --profile train lists what training lacks")
     show_problems(files.problems, as_json=as_json and not every)
     return int((fail_on != "never" and found.has(fail_on)) or bool(files.problems))
 
@@ -114,13 +133,13 @@ def _print_each(places: Iterable[Place], *, as_json: bool) -> None:
     say(ascii_json(place) if as_json else printable(str(place)) for place in places)
 
 
-def _print_sums(found: Findings, files: Trajectories, *, as_json: bool) -> None:
+def _print_sums(found: Findings, files: Trajectories, profile: str, *, as_json: bool) -> None:
     if not as_json:
         say(map(printable, found.lines()))
         return
     from rollout_trace.view.values import ascii_json
 
-    say([ascii_json({**found.as_dict(), "unreadable": [str(error) for error in files.problems]})])
+    say([ascii_json({"profile": profile, **found.as_dict(), "unreadable": [str(error) for error in files.problems]})])
 
 
 def _check_format(paths: tuple[str, ...], max_problems: int, ignore: tuple[str, ...], *, as_json: bool) -> int:

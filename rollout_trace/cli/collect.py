@@ -25,6 +25,7 @@ _SHOWN = 12
 
 @click.command()
 @click.argument("agent", required=False, metavar="[MODULE:AGENT]")
+@click.argument("further", nargs=-1, metavar="")
 @click.option("--tasks", metavar="FILE", help="The tasks: .jsonl, .json, .csv, .parquet, or MODULE:NAME.")
 @click.option("-o", "--output", metavar="O", help="A .jsonl file (.gz, .zst), a folder (runs/), or an address.")
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Rollouts of each task. Default: 1.")
@@ -59,7 +60,13 @@ _SHOWN = 12
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
 @json_option
 def collect(
-    config: str | None, overrides: tuple[str, ...], dry_run: bool, quiet: bool, as_json: bool, **options: Any
+    config: str | None,
+    overrides: tuple[str, ...],
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    further: tuple[str, ...],
+    **options: Any,
 ) -> int:
     """Run an agent over tasks, and record each run in a trajectory of its own.
 
@@ -73,6 +80,8 @@ def collect(
     Exit code 1: no rollout succeeded. 2: wrong use, found before any rollout was made, or the output could not be
     written. 130: interrupted, with what ran written.
     """
+    if further:
+        raise click.UsageError(f"{further[0]} is one argument too many: give the tasks with --tasks {further[0]}.")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

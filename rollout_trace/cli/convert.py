@@ -124,10 +124,19 @@ def _convert(given: _Given, *, as_json: bool) -> int:
     what = "documents" if given.format.output == "folder" else "rows"
     lines = [f"{written} {what} of {found.read} trajectories in {given.output}"]
     lines += [f"left out: {name}: {count}" for name, count in report.dropped.items()]
+    lines += [] if written else [hint for part, hint in _HINTS.items() if any(part in name for name in report.dropped)]
     lines += [f"note: {name}: {count}" for name, count in report.noted.items()]
     show(lines, result, as_json=as_json)
     show_problems(found.problems, as_json=as_json)
     return int(bool(found.problems or not written))
+
+
+_HINTS = {
+    "ids_missing": "No token ids are recorded. Name the engine when you record: rt.wrap_openai(client, "
+    'engine="vllm"). --to chat needs none.',
+    "trajectories in no group": "Runs of one task are a group: rt.trajectory(task=..., group=...).",
+}
+"""What to do where nothing was written, by what was left out."""
 
 
 def _list(name: str | None, *, as_json: bool) -> int:

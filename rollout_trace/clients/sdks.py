@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from rollout_trace import guard
 from rollout_trace.clients import google, httpx, stainless
 from rollout_trace.clients.httpx import protocol_of as protocol_of
 from rollout_trace.data.trajectory import Trajectory
@@ -68,7 +69,7 @@ def wrap_openai(
             not configured as its engine is by default; see ``Step.logprobs_mode``. It is recorded for every step, also
             where a grammar was in force.
 
-    Wrapping again only changes the settings.
+    Wrapping again only changes the settings. Without ``engine`` it asks for no ids any more, which is logged once.
 
     Raises:
         TypeError: not a client object of the openai SDK, or ``max_call_bytes`` is no whole number.
@@ -134,6 +135,12 @@ def wrap(client: C, sdk: str, settings: Settings, *, example: str) -> C:
             f"got {client!r:.80}."
         )
     old = stainless.settings_of(client)
+    if old is not None and old.engine is not None and settings.engine is None:
+        guard.warn_once(
+            "wrapped-without-engine",
+            f"this client was wrapped with engine={old.engine.name!r}, and is wrapped again without an engine: from "
+            "now on its calls do not ask for token ids. Leave the second call out, or give it the engine too.",
+        )
     if old is not None and old.trajectory is not None:
         # A bound client stays bound when it is wrapped again.
         settings = replace(settings, trajectory=old.trajectory)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rollout_trace.file.addresses import is_address, is_folder_target, shown
+from rollout_trace.file.addresses import is_address, is_folder_target, make_parents, shown
 from rollout_trace.file.locking import lock_open
 
 LOCK = ".collect.lock"
@@ -55,7 +55,7 @@ def claimed(output: str | None) -> Iterator[None]:
         yield
         return
     path = beside(output, LOCK if is_folder_target(output) else "collect.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(path.parent)
     file = _lock(path)
     if file is None:
         raise BlockingIOError(

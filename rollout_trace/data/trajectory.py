@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
 from rollout_trace.data import costs, user_values
@@ -171,7 +172,15 @@ class Trajectory(_Referable):
         """
         from rollout_trace.train.sequences import sequences
 
-        return sequences(self, **options)
+        rows = sequences(self, **options)
+        if not rows and "ids_missing" in rows.report.left_out:
+            guard.warn_once(
+                "no-rows",
+                f"trajectory {self.id} has no rows to train on: its steps have no token ids. They come where the "
+                'engine is named when recording, rt.wrap_openai(client, engine="vllm"); '
+                "trajectory.retokenize(tokenizer) makes some from the texts.",
+            )
+        return rows
 
     def retokenize(self, tokenizer: Any, *, chat_template_kwargs: Mapping[str, Any] | None = None) -> RetokenizeReport:
         """Tokenizes the text of steps without token ids, in place; returns a report of what was done for each step.

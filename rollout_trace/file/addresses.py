@@ -18,10 +18,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
+from rollout_trace import guard
 from rollout_trace.guard import describe
 
 HISTORY_SCHEMA = "rollout-trace-history/1"
@@ -305,6 +307,32 @@ def make_folder(path: Path, mode: int | None) -> None:
         path.chmod(bits)
 
 
+def make_parents(folder: Path) -> None:
+    """Creates the missing folders of an output; warns if the first one's name is close to that of a folder beside it.
+
+    Names that differ in numbers alone are those of several runs.
+    """
+    first = next((one for one in reversed([folder, *folder.parents]) if not one.exists()), None)
+    folder.mkdir(parents=True, exist_ok=True)
+    if first is None:
+        return
+    # Imported on use: most outputs go to a folder that is there.
+    from difflib import get_close_matches
+
+    with os.scandir(first.parent) as entries:
+        beside = [one.name for one in islice(entries, _MOST_BESIDE) if one.name != first.name and one.is_dir()]
+    near = [
+        name
+        for name in get_close_matches(first.name, beside, 1, 0.85)
+        if re.sub(r"\d+", "", name) != re.sub(r"\d+", "", first.name)
+    ]
+    if near:
+        guard.warn(f"{first} did not exist and was created; {near[0]} is beside it: is the path right?")
+
+
+_MOST_BESIDE = 1000
+
+
 @contextmanager
 def replacing(
     path: str | os.PathLike[str], *, mode: int | None = None, bits: int = 0o666, fsync: bool = True
@@ -319,7 +347,7 @@ def replacing(
     """
     # `os.replace` would replace a symbolic link itself: the file it points to is meant.
     place = Path(os.path.realpath(path))
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(place.parent)
     # In the same folder, as a rename is atomic within a file system alone; cut, as names have a maximum length.
     new = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}")
     try:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from rollout_trace import guard
 from rollout_trace.file import locking
-from rollout_trace.file.addresses import open_for_append, refuse_special_file
+from rollout_trace.file.addresses import make_parents, open_for_append, refuse_special_file
 from rollout_trace.file.compression import check_content, members_of
 from rollout_trace.file.lines import HEAD_BYTES, Damaged, end_of_lines, id_of
 from rollout_trace.file.locking import NoFileLocks, lock_for
@@ -93,7 +93,7 @@ class AppendedFile:
 
     def _reopen(self) -> int:
         refuse_special_file(self._path)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_parents(self._path.parent)
         file = open_for_append(self._path, self._mode)
         try:
             check_content(file, self._shown)

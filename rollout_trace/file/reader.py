@@ -97,6 +97,12 @@ class ReadLine(NamedTuple):
     """What was noted of the trajectory, where notes are read; ``data`` is without it."""
 
 
+_ONE_AT_A_TIME = (
+    "rt.read(path) yields trajectories one at a time: `for trajectory in rt.read(path)`, next(rt.read(path)), or "
+    "list(rt.read(path)) where all of them fit into memory."
+)
+
+
 class TrajectoryReader(Iterator["Trajectory"]):
     """Iterates once over the trajectories of files; returned by ``read``."""
 
@@ -118,6 +124,14 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def __next__(self) -> Trajectory:
         return next(self._trajectories)
+
+    if not TYPE_CHECKING:  # For type checkers there are no such methods.
+
+        def __getitem__(self, at: object) -> None:
+            raise TypeError(_ONE_AT_A_TIME)
+
+        def __getattr__(self, name: str) -> None:
+            raise AttributeError(f"there is no {name!r} here: {_ONE_AT_A_TIME}")
 
     def _read_files(self, workers: int) -> Iterator[Trajectory]:
         # Not before the first one is asked for.
@@ -271,7 +285,10 @@ def _foreign_file_error(path: str, line: bytes | Damaged, error: FormatError) ->
     """The error to report if no line of the file is a trajectory: it names the file as the mistake, not the line."""
     if isinstance(line, Damaged) or b'"rollout-trace/' in line:
         return error
-    foreign = FormatError(f"{path} is not a rollout file: {error}")
+    foreign = FormatError(
+        f"{path} is not a rollout file: {error}. `rollout-trace import --list` names the tools whose files can be "
+        "imported."
+    )
     foreign.__cause__ = error.__cause__
     return foreign
 
@@ -313,6 +330,8 @@ def _expand(path: str) -> list[str]:
     if os.path.exists(path):
         refuse_special_file(path)
         return [path]
+    if path.lstrip().startswith("{"):
+        raise FileNotFoundError(f"expected the path of a file, got a line of one: {brief(path)}. Give the path itself.")
     if not has_magic(path):
         raise FileNotFoundError(f"there is no file {path}.")
     files = [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)]

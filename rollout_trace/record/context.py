@@ -58,7 +58,11 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
     value = user_values.finite_number(value, "the value of rt.reward()")
     trajectory = current()
     if trajectory is None:
-        guard.warn_once("reward-outside", f"rt.reward({value!r}) outside every trajectory was not recorded.")
+        guard.warn_once(
+            "reward-outside",
+            f"rt.reward({value!r}) outside every trajectory was not recorded. Call it inside the "
+            "`with rt.trajectory()` block, or set trajectory.reward.",
+        )
     elif name is None:
         trajectory.reward = value
     else:

@@ -14,7 +14,7 @@ from rollout_trace._threads import lock_for
 from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import complete_later, stored_tool_runs
-from rollout_trace.record import ancestry, process_end
+from rollout_trace.record import ancestry, process_end, unsaved
 from rollout_trace.record.call_steps import link_tool_runs
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.provenance import Pending
@@ -343,6 +343,8 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None, state: Traje
     def complete(one: Trajectory) -> None:
         if (own := state_of(one)) is not None and own.complete(one) is None:
             own.was_closed(one)
+            if missing is None:
+                unsaved.note(one)
 
     guard.run_all("silence", *(partial(complete, one) for one in together))
 

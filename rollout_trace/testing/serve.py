@@ -1,4 +1,7 @@
-"""``python -m rollout_trace.testing.serve SOURCE``: a scripted server for agents in any language."""
+"""``rollout-trace serve SOURCE``: a scripted server for agents in any language.
+
+``python -m rollout_trace.testing.serve SOURCE`` does the same without the package click.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,11 @@ def script_of(source: str) -> AnyScript | list[Any]:
     if ".jsonl" in path.suffixes:
         return _exchanges(path) if _holds_exchanges(path) else _from_rollouts(path)
     raise BadSource(f"{NOT_READ.format(path=file)}.")
+
+
+def echo(request: Any, *, messages: Sequence[Mapping[str, Any]]) -> str:
+    """The script where no other is given: it repeats the last message."""
+    return f"You said: {text_of(messages[-1])}" if messages else "You said nothing."
 
 
 def _split(source: str) -> tuple[str, str]:
@@ -216,7 +224,7 @@ def variables(url: str) -> Iterator[tuple[str, str]]:
 _DESCRIPTION = """\
 Serve the answers of a script on 127.0.0.1, for agents in any language.
 
-SOURCE is one of
+Without a SOURCE it repeats the last message. SOURCE is one of
   FILE.py[:NAME]  a function of the request, a list of answers, or what
                   by_conversation() and by_content() give; NAME: "script"
   FILE.json       a list of answers: texts, or objects with the fields of a
@@ -230,23 +238,21 @@ _EPILOG = """\
 It runs until it gets SIGINT (Ctrl-C) or SIGTERM. Exit code 1: the script
 could not answer some request. Exit code 2: there is nothing to serve.
 
-  python -m rollout_trace.testing.serve script.py --port 8000
-  eval "$(python -m rollout_trace.testing.serve script.py --print-env \\
-      --port 8000)"   # prints the variables, serves nothing
+  %(prog)s script.py --port 8000
+  eval "$(%(prog)s --print-env --port 8000)"
+      prints the variables, serves nothing
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    parser = _parser()
+def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m rollout_trace.testing.serve") -> int:
+    """Run the command; returns its exit code. ``prog``: its name, for help and errors."""
+    parser = _parser(prog)
     given = parser.parse_args(arguments)
     if given.print_env:
         if not given.port:
             parser.error("--print-env needs --port: the variables are those of a server that is started with it")
         _print_variables(f"http://127.0.0.1:{given.port}", exported=True)
         return 0
-    if given.source is None:
-        parser.error("give a SOURCE: a script (.py), answers (.json) or rollouts (.jsonl)")
     try:
         server = _server(given)
         server.start()
@@ -262,7 +268,7 @@ def _run(server: LoopbackServer, given: argparse.Namespace) -> int:
         signal.signal(name, lambda number, frame: stop.put(None))
     if given.stdin:
         threading.Thread(target=_wait_for_end, args=(stop,), daemon=True).start()
-    print(f"serving {given.source} at {server.url}", flush=True)
+    print(f"serving {given.source or 'an echo'} at {server.url}", flush=True)
     _print_variables(server.url, exported=False)
     _wait_for(stop)
     server.close()
@@ -296,7 +302,7 @@ def _print_variables(url: str, *, exported: bool) -> None:
 
 
 def _server(given: argparse.Namespace) -> LoopbackServer:
-    script: Any = script_of(given.source)
+    script: Any = echo if given.source is None else script_of(given.source)
     if isinstance(script, list) and script and isinstance(script[0], Exchange):
         return ReplayServer(script, port=given.port)
     return ScriptedServer(
@@ -318,18 +324,18 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m rollout_trace.testing.serve",
+        prog=prog,
         # The options are listed below it; above an error they would hide it.
-        usage="%(prog)s [options] SOURCE",
+        usage="%(prog)s [options] [SOURCE]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         # Its width is that of the text above, whatever the terminal has.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=78),
     )
     add = parser.add_argument
-    add("source", nargs="?", metavar="SOURCE", help="what to serve")
+    add("source", nargs="?", metavar="SOURCE", help="what to serve; default: an echo")
     add("--port", type=_port, default=0, metavar="N", help="port to listen on; default: any free one")
     add("--model", default="scripted", metavar="NAME", help="name in the list of models")
     add("--tokenizer", metavar="PATH", help="folder with tokenizer.json, for ids of a real one")

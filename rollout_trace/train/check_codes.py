@@ -89,6 +89,17 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
 may add some."""
 
 
+FOR_TRAINING: frozenset[str] = frozenset(
+    (
+        *("ids_missing", "prompt_ids_missing", "not_on_wire", "nothing_trainable", "not_trainable", "retokenized"),
+        *("logprobs_missing", "logprobs_all_zero", "logprobs_not_sampled", "logprobs_modes_differ"),
+        *("constrained_sampling", "distribution_truncated", "distribution_biased"),
+        *("drift", "several_roots", "forks", "reward_missing"),
+    )
+)
+"""Codes that matter to a trainer alone: ``rollout-trace check --profile observe`` leaves them out."""
+
+
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:

@@ -18,6 +18,7 @@ from rollout_trace.data.tokens import Segment, Span
 from rollout_trace.train.check_codes import Finding, finding
 from rollout_trace.train.extras import misfit
 from rollout_trace.train.selection import advantage_problem, logprobs_problem, n_prompt, n_sampled, reason_left_out
+from rollout_trace.train.sequences import sequences
 from rollout_trace.train.shaping import biased, constrained, remedy, temperature, truncated
 from rollout_trace.wire.profiles import sends_no_ids
 
@@ -65,7 +66,7 @@ def check_with_rows(trajectory: Trajectory, *, vocab_size: int | None = None) ->
     in_range = InRange(vocab_size)
     findings = [item for step in trajectory.steps for item in _step_findings(step, in_range)]
     # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
-    rows = trajectory.sequences(include=lambda step: not any(_advantage_findings(step)))
+    rows = sequences(trajectory, include=lambda step: not any(_advantage_findings(step)))
     findings += [*_reward_findings(trajectory), *_sequence_findings(trajectory, rows)]
     return findings + [finding(code, message) for code, message in _field_problems(trajectory.steps)], rows
 
@@ -236,7 +237,15 @@ def _reward_findings(trajectory: Trajectory) -> Iterator[Finding]:
     if not _is_finite(trajectory.reward):
         yield finding("reward_not_finite", f"reward is {trajectory.reward!r}; expected a finite number.")
     if trajectory.reward is None and all(step.reward is None for step in trajectory.steps):
-        yield finding("reward_missing", "no reward is set, on the trajectory or on a step.")
+        yield _unscored(trajectory)
+
+
+def _unscored(trajectory: Trajectory) -> Finding:
+    if trajectory.parent_id is None:
+        return finding("reward_missing", "no reward is set, on the trajectory or on a step.")
+    # It is its run that is scored, or not: that has a finding of its own.
+    message = "no reward of its own. rt.reward(value, children=True) in the run gives its reward to sub-agents too."
+    return Finding(code="reward_missing", grade="info", message=message)
 
 
 def _sequence_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
@@ -98,6 +99,7 @@ class _Compiler:
         except SyntaxError as error:
             near = "" if error.offset is None else f" at character {error.offset}"
             hint = "; did you mean == ?" if _has_single_equals(text) else ""
+            hint = "; write and, or, not in the place of &&, ||, !" if re.search(r"&&|\|\||!(?!=)", text) else hint
             raise ExpressionError(
                 f"{text!r} is not an expression in Python's syntax{near}: {error.msg}{hint}"
             ) from None

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from rollout_trace.data.episodes import rollout_of
-from rollout_trace.train.check_codes import CODES, Grade
+from rollout_trace.data.model import shared
+from rollout_trace.train.check_codes import CODES, FOR_TRAINING, Grade
 from rollout_trace.train.checks import check
 from rollout_trace.view import numbers as fmt
 from rollout_trace.view.summary import GRADES
+from rollout_trace.wire.profiles import sends_no_ids
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -75,6 +77,16 @@ def findings_of(
             step_id=one.step_id,
             token=one.position,
         )
+
+
+def holds_ids(trajectory: Trajectory) -> bool:
+    """Whether a step has token ids, had some that were withheld, or asked an engine for them: for training."""
+    return any(
+        shared(step, "completion_token_ids") is not None
+        or (step.token_issue is not None and step.token_issue.code not in ("ids_missing", "not_on_wire", "cached"))
+        or (step.engine is not None and not sends_no_ids(step.engine, step.protocol))
+        for step in trajectory.steps
+    )
 
 
 class Repeated:
@@ -142,8 +154,10 @@ class Findings:
                 sums.first.append(one)
 
     def by_code(self) -> list[OfCode]:
-        """The worst grade first, and of one grade the code with the most findings."""
-        return sorted(self._codes.values(), key=lambda one: (GRADES.index(one.grade), -one.count))
+        """The worst grade first; of one grade what matters to a trainer alone last, and the most findings first."""
+        return sorted(
+            self._codes.values(), key=lambda one: (GRADES.index(one.grade), one.code in FOR_TRAINING, -one.count)
+        )
 
     def has(self, grade: Grade) -> bool:
         """Whether there is a finding of this grade, or of a worse one."""

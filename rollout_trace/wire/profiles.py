@@ -244,8 +244,13 @@ def profile(name: str | None) -> EngineProfile | None:
     try:
         return _PROFILES[name]
     except (KeyError, TypeError):
+        # Imported on use: names are seldom wrong.
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(name).lower(), _PROFILES, 1)
+        meant = f"Did you mean {near[0]!r}? " if near else ""
         raise ValueError(
-            f"engine={name!r} is not known; known: {', '.join(sorted(_PROFILES))}. "
+            f"engine={name!r} is not known; known: {', '.join(sorted(_PROFILES))}. {meant}"
             "engine=None asks the server for nothing."
         ) from None
 

@@ -85,7 +85,8 @@ def test_an_id_that_is_not_there(as_json: bool, folder: Path) -> None:
     if as_json:
         assert (done.json["notes"], done.err) == ([], "")
     else:
-        assert done[1:] == ("", "a.jsonl has no trajectory 'no\\x1b[2J' (5 trajectories read).\n")
+        wanted = "a.jsonl has no trajectory 'no\\x1b[2J' (5 trajectories read). rollout-trace ls a.jsonl lists them.\n"
+        assert done[1:] == ("", wanted)
     assert not (folder / "a.notes.jsonl").exists()
 
 

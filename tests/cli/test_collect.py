@@ -263,5 +263,5 @@ def test_the_options_are_settings(folder: Path) -> None:
     from rollout_trace.cli.collect import collect as found
     from rollout_trace.collection.settings import SETTINGS
 
-    own: set[Any] = {"config", "overrides", "dry_run", "quiet", "as_json"}
+    own: set[Any] = {"further", "config", "overrides", "dry_run", "quiet", "as_json"}
     assert {option.name for option in found.params} - own <= set(SETTINGS)

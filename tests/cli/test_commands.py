@@ -23,7 +23,7 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     assert "0 fine, 1 something was found, 2 it could not be done" in done.out
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS, "--schema", "--versions"} - {"query", "run"}))
+@pytest.mark.parametrize("name", sorted({*COMMANDS, "--schema", "--versions"} - {"query", "run", "serve"}))
 def test_each_command_has_help_json_and_exit_codes(name: str, tmp_path: Path) -> None:
     done = command(tmp_path, name, "-h")
     assert done.code == 0
@@ -33,6 +33,14 @@ def test_each_command_has_help_json_and_exit_codes(name: str, tmp_path: Path) ->
         assert "--json" in done.out
     if name not in ("completion", "--schema", "--versions"):
         assert "Exit code 1: " in " ".join(done.out.split())
+
+
+def test_serve_has_help_and_exit_codes(tmp_path: Path) -> None:
+    done = command(tmp_path, "serve", "--help")
+    assert done.code == 0
+    assert done.out.startswith("usage: rollout-trace serve [options] [SOURCE]")
+    assert "Exit code 1: " in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
 
 
 def test_run_has_help_and_the_exit_codes_of_its_program(tmp_path: Path) -> None:

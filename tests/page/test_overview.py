@@ -299,7 +299,7 @@ def test_groups(show: Show) -> None:
     ready(page)
     groups = page.locator("li.group")
     assert [" ".join(text.split()) for text in groups.all_inner_texts()] == [
-        "easy 2 1 all equal", "hard 3 0.5 ± 0.707 1 without reward compare best and worst",
+        "easy 2 1 all equal", "hard 3 0.5 deviation 0.707 1 without reward compare best and worst",
     ]  # fmt: skip
     page.get_by_label("only groups whose rewards differ").check()
     page.locator("li.group:only-child").wait_for()

@@ -1,4 +1,4 @@
-"""`python -m rollout_trace.testing.serve`: every source, how it ends, and its mistakes."""
+"""`rollout-trace serve`: every source, how it ends, and its mistakes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import rollout_trace as rt
 from rollout_trace.testing import Answer, Exchange, Reply, ScriptedServer, pack_exchanges
 from rollout_trace.testing.serve import main
 
-COMMAND = [sys.executable, "-m", "rollout_trace.testing.serve"]
+COMMAND = [sys.executable, "-m", "rollout_trace", "serve"]
 
 
 class Served:
@@ -102,6 +102,11 @@ def test_a_script_that_fails_is_told_at_the_end(script: Path) -> None:
     assert told == ["1 requests\n", "error: ValueError: no answer\n"]
 
 
+def test_without_a_script_it_repeats_what_is_said() -> None:
+    with serving() as served:
+        assert served.text("hi") == "You said: hi"
+
+
 def test_answers_in_json(tmp_path: Path) -> None:
     path = tmp_path / "answers.json"
     calls = [{"name": "weather", "arguments": {"city": "Paris"}}, ["now", "{}"]]
@@ -149,7 +154,6 @@ def test_exchanges_are_replayed(tmp_path: Path) -> None:
 
 
 BAD = [
-    ([], "give a SOURCE"),
     (["nowhere.py"], "there is no file nowhere.py"),
     (["script.py:nothing"], "script.py has no name 'nothing': define a function or a list with it"),
     (["broken.py"], "broken.py cannot be imported: ZeroDivisionError"),

@@ -14,7 +14,7 @@ RT.conversation = (() => {
     const family = new Map((outline.family || []).map((summary) => [summary.id, summary]));
     const told = new Map();
     for (const found of outline.findings || []) if (known(found.step) && !told.has(found.code)) told.set(found.code, found.step);
-    return { outline, painter, goStep, runs, ran: new Map(), family, told, masks: RT.rows.masks(outline) };
+    return { outline, painter, goStep, runs, ran: new Map(), family, told, masks: RT.rows.masks(outline), reading: false };
   }
 
   /** A step that is loaded. `options.marked`: the first token that differs, for a comparison. */
@@ -87,7 +87,7 @@ RT.conversation = (() => {
     ].filter(Boolean);
     const name = (view.answer && view.answer.role) || "assistant";
     return el("article", { class: `msg assistant answer${failed ? " failed" : ""}`, "aria-label": `answer of step ${line.index}` },
-      el("header", {}, el("b", {}, name),
+      el("header", {}, el("b", {}, name), view.answer && RT.messages.copy(view.answer, "the answer"),
         el("span", { class: "meta" }, el("button", {
           class: "link stepname", type: "button", on: { click: () => context.goStep(line.index) },
         }, `step ${line.index}`), facts.map((fact) => ` · ${fact}`))),
@@ -105,7 +105,7 @@ RT.conversation = (() => {
     const named = new Set(shown.map((part) => part.id).filter(Boolean));
     const others = (view.tool_runs || []).filter((run) => !named.has(run.tool_call_id)).map((run) =>
       el("div", { class: "part call" }, RT.messages.toolRun(run)));
-    if (!view.tokens || !view.tokens.n) {
+    if (!view.tokens || !view.tokens.n || (context.reading && shown.length)) {
       if (!shown.length && !others.length) return el("div", { class: "soft" }, "no answer was recorded");
       return [shown.map((part) => RT.messages.part(part, null, context)), others];
     }

@@ -185,13 +185,33 @@ RT.data = (() => {
     }).map(([, row]) => row);
   }
 
+  /** The rows with those that one opened behind it, as far as both are there. */
+  function underParents(some) {
+    const [below, ids] = [new Map(), new Set(some.map((row) => row.id))];
+    for (const row of some) {
+      const parent = row.parent && row.parent !== row.id && ids.has(row.parent) ? row.parent : null;
+      below.set(parent, [...(below.get(parent) || []), row]);
+    }
+    if (below.size < 2) return some;
+    const found = new Set();
+    const add = (row) => {
+      if (found.has(row)) return;
+      found.add(row);
+      (below.get(row.id) || []).forEach(add);
+    };
+    (below.get(null) || []).forEach(add);
+    // Those whose parents are each other's.
+    some.forEach(add);
+    return [...found];
+  }
+
   return {
     info: provider.info,
     raw: provider.raw,
     sorted,
     list: async ({ query = "", sort = "", reverse = false, offset = 0, limit = 100 }) => {
       const { rows: some, problems } = await matching(query);
-      return { total: rows.size, matched: some.length, problems, rows: sorted(some, sort, reverse).slice(offset, offset + limit) };
+      return { total: rows.size, matched: some.length, problems, rows: (sort ? sorted(some, sort, reverse) : underParents(sorted(some, sort, reverse))).slice(offset, offset + limit) };
     },
     aggregate: async ({ query = "" }) => RT.aggregate((await matching(query)).rows),
     trajectory: async (key) => {

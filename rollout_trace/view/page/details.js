@@ -1,7 +1,7 @@
 // What is known of a trajectory and of a step beside what was said.
 RT.details = (() => {
   const { el, fill, count, cost, duration, number, plural, time } = RT.dom;
-  const { known, json, section, terms } = RT.shown;
+  const { copyable, known, json, section, terms } = RT.shown;
 
   const joined = (values) => (values && values.length ? values.join(", ") : null);
 
@@ -57,7 +57,7 @@ RT.details = (() => {
         ["prompt tokens", known(line.n_prompt) ? count(line.n_prompt) : null],
         ["mean logprob", known(line.mean_logprob) ? line.mean_logprob.toFixed(3) : null],
         ["finish", line.finish], ["stopped by", view.stop_reason], ["tools offered", joined(view.offered)],
-        ["cost", cost(view.cost, view.currency)], ["advantage", number(view.advantage)], ["response", view.response_id],
+        ["cost", cost(view.cost, view.currency)], ["advantage", number(view.advantage)], ["step id", copyable("the step's id", line.id)], ["response", copyable("the response's id", view.response_id)],
       ]), folded("Sampling", view.sampling), folded("Usage", view.usage), folded("Metadata", view.metadata));
     }
     return { element, update };
@@ -87,7 +87,7 @@ RT.details = (() => {
     const { summary } = outline;
     return section("Trajectory",
       terms([
-        ["id", summary.id], ["task", summary.task], ["group", summary.group], ["rollout", summary.index], ["attempt", summary.attempt],
+        ["id", copyable("the trajectory's id", summary.id)], ["task", summary.task], ["group", summary.group], ["rollout", summary.index], ["attempt", summary.attempt],
         ["agents", joined(summary.agents)], ["models", joined(summary.models)], ["status", summary.status || "completed"],
         ["stopped by", summary.stop_reason], ["started", time(summary.started)], ["took", duration(summary.seconds)],
         ["calls", count(summary.calls || 0)], ["latency, sum", duration(summary.latency)], ["first token, mean", duration(summary.first_token)],

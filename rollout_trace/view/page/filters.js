@@ -44,7 +44,7 @@ RT.filters = (() => {
     return el("p", { class: "figures num", role: "status" },
       el("b", {}, n === total ? plural(n, "trajectory", "trajectories") : `${count(n)} of ${plural(total, "trajectory", "trajectories")}`),
       typeof mean === "number" ? el("span", {}, "mean reward ", el("b", {}, number(mean, 3)),
-        typeof aggregate.std_reward === "number" ? el("span", { class: "soft" }, ` ± ${number(aggregate.std_reward, 3)}`) : null) : null,
+        typeof aggregate.std_reward === "number" ? el("span", { class: "soft" }, ` · standard deviation ${number(aggregate.std_reward, 3)}`) : null) : null,
       aggregate.groups.length ? el("span", {}, plural(aggregate.groups.length, "group")) : null,
       typeof aggregate.cost === "number" ? el("span", {}, cost(aggregate.cost, aggregate.currency)) : null);
   }
@@ -76,5 +76,28 @@ RT.filters = (() => {
     ];
   }
 
-  return { chips, tallies, figures, help };
+  // Export: the commands that write what the list shows.
+
+  const MOST_FILES = 8;
+  const quoted = (word) => (/^[\w./:@%+=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+  /** The commands for a search, each with what it does. */
+  function commands(query, files) {
+    const test = RT.search.expression(query);
+    const paths = files.length > MOST_FILES ? "FILES" : files.map((file) => quoted(file.path)).join(" ") || "FILES";
+    return [
+      ...(test ? [["These trajectories, as a file", `rollout-trace filter ${quoted(test)} ${paths} -o selected.jsonl`]] : []),
+      ["Rows to train on, here for TRL; convert --list has the other formats", `rollout-trace convert ${paths} --to trl -o rows.parquet${test ? ` --where ${quoted(test)}` : ""}`],
+      ["As chats, without token ids", `rollout-trace convert ${paths} --to chat -o chats.jsonl${test ? ` --where ${quoted(test)}` : ""}`],
+      ["As a page that opens from disk", test ? "rollout-trace view selected.jsonl --html page.html" : `rollout-trace view ${paths} --html page.html`],
+    ];
+  }
+
+  function exporting(query) {
+    RT.app.dialog("Export", el("p", { class: "soft" }, query ? "What the search finds. Type, or paste, into a terminal:" : "All trajectories. Type, or paste, into a terminal:"),
+      commands(query, RT.app.info.files || []).map(([meaning, command]) => [el("h2", {}, meaning),
+        el("p", { class: "command" }, el("code", {}, command), " ", RT.shown.copier("the command", () => command))]));
+  }
+
+  return { chips, tallies, figures, help, exporting, commands };
 })();

@@ -60,7 +60,7 @@ RT.groups = (() => {
         el("span", { class: "soft num", title: plural(group.n, "trajectory", "trajectories") }, count(group.n))),
       el("div", { class: "figures num" },
         el("b", {}, number(group.mean, 3)),
-        same ? el("span", { class: "warn" }, "all equal") : el("span", { class: "soft" }, group.spread === null ? "" : `± ${number(group.spread, 3)}`),
+        same ? el("span", { class: "warn" }, "all equal") : el("span", { class: "soft", title: "standard deviation of the rewards" }, group.spread === null ? "" : `deviation ${number(group.spread, 3)}`),
         group.unknown ? el("span", { class: "soft" }, `${count(group.unknown)} without reward`) : null),
       el("div", { class: "cells" },
         group.rewards.slice(0, MOST_CELLS).map((reward, i) => cell(group.keys[i], reward, i, level)),

@@ -1,7 +1,7 @@
 // Messages and their parts: texts, reasoning, tool calls with their runs, media.
 RT.messages = (() => {
   const { el, count, duration } = RT.dom;
-  const { known, long } = RT.shown;
+  const { copier, known, long } = RT.shown;
   const RASTER = /^data:image\/(png|jpeg|gif|webp|avif|bmp);base64,/i;
 
   /** A message of a request. `context.runs`: tool call's id to its run. */
@@ -10,9 +10,15 @@ RT.messages = (() => {
     const name = shown.name || (run && run.name);
     const meta = [name, run && known(run.duration) && duration(run.duration), run && run.error && "error"].filter(Boolean);
     return el("article", { class: `msg ${role(shown.role)}`, "aria-label": `${shown.role} message` },
-      el("header", {}, el("b", {}, shown.role), el("span", { class: "meta" }, meta.join(" · "))),
+      el("header", {}, el("b", {}, shown.role), copy(shown, "the message"), el("span", { class: "meta" }, meta.join(" · "))),
       shown.role === "tool" && el("div", { class: "stub tools-stub" }, "result of a tool, hidden (o shows it)"),
-      el("div", { class: "content" }, shown.parts.map((piece) => part(piece, null, context))));
+      el("div", { class: "content" }, shown.parts.map((piece) => part(piece, null, shown.role === "tool" ? { ...context, reading: false } : context))));
+  }
+
+  /** A button that copies the texts of a message; null where it has none. */
+  function copy(shown, what) {
+    const texts = shown.parts.filter((piece) => piece.text && piece.kind !== "image" && piece.kind !== "audio" && piece.kind !== "file");
+    return texts.length > 0 && copier(what, () => texts.map((piece) => (piece.kind === "tool_call" ? `${piece.name || "tool"} ` : "") + piece.text).join("\n\n"));
   }
 
   const ROLES = ["system", "developer", "user", "assistant", "tool", "function"];
@@ -25,15 +31,15 @@ RT.messages = (() => {
     if (shown.kind === "reasoning") {
       return [
         el("div", { class: "stub reasoning-stub" }, `reasoning, hidden: ${count(shown.text.length)} characters (r shows it)`),
-        el("div", { class: "part reasoning", role: "group", "aria-label": "reasoning" }, tokens || body(shown.text)),
+        el("div", { class: "part reasoning", role: "group", "aria-label": "reasoning" }, tokens || body(shown.text, context)),
       ];
     }
     if (shown.kind === "json") return el("div", { class: "part" }, long(shown.text, { tag: "pre", name: "json" }));
     return el("div", { class: `part ${shown.kind}` },
-      shown.kind === "refusal" && el("b", { class: "warn" }, "refusal "), tokens || body(shown.text));
+      shown.kind === "refusal" && el("b", { class: "warn" }, "refusal "), tokens || body(shown.text, context));
   }
 
-  const body = (value) => long(value || "");
+  const body = (value, context) => (context.reading ? RT.markdown.render : long)(value || "");
 
   function call(shown, tokens, context) {
     const run = shown.id ? context.ran.get(shown.id) : null;
@@ -41,7 +47,8 @@ RT.messages = (() => {
       el("div", { class: "stub tools-stub" }, `calls ${shown.name || "a tool"}, hidden (o shows it)`),
       el("div", { class: "part call", role: "group", "aria-label": `call of ${shown.name || "a tool"}` },
         el("b", { title: shown.id ? `tool call ${shown.id}` : null }, shown.name || "tool"), " ",
-        tokens || long(shown.text || "", { tag: "span", name: "arguments" }), run && toolRun(run, false)),
+        tokens || long(shown.text || "", { tag: "span", name: "arguments" }), " ",
+        shown.text && copier("the arguments", () => shown.text), run && toolRun(run, false)),
     ];
   }
 
@@ -71,5 +78,5 @@ RT.messages = (() => {
       el("span", { class: "soft" }, inside ? where : `not loaded: ${where}`));
   }
 
-  return { message, part, toolRun };
+  return { message, part, toolRun, copy };
 })();

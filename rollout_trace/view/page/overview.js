@@ -53,9 +53,10 @@
         view("table", "List"), view("groups", "Groups")),
       chartsButton: el("button", { class: "button", on: { click: toggleCharts } }, "Charts"),
       columnsButton: el("button", { class: "button", on: { click: () => RT.table.chooseColumns(drawBody) } }, "Columns"),
+      exportButton: el("button", { class: "button", title: "the commands that write what is shown", on: { click: () => RT.filters.exporting(state.q) } }, "Export"),
     };
     fill(element, el("h1", { class: "unseen" }, "Trajectories"),
-      el("div", { class: "toolbar" }, search, parts.views, parts.chartsButton, parts.columnsButton),
+      el("div", { class: "toolbar" }, search, parts.views, parts.chartsButton, parts.columnsButton, parts.exportButton),
       parts.problems, parts.chips, parts.figures, parts.tallies, parts.charts, parts.body, parts.pager);
   }
 

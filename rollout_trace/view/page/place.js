@@ -14,13 +14,14 @@ RT.place = (() => {
       pane: one(PANES, query.pane),
       reasoning: query.reasoning !== "0",
       tools: query.tools !== "0",
+      read: query.read === "1",
     };
   }
 
-  function address(key, { step, token, color, pane, reasoning, tools }) {
+  function address(key, { step, token, color, pane, reasoning, tools, read }) {
     return RT.app.hash("t", [key], {
       step, token, color: color === "logprob" ? null : color, pane: pane === "conversation" ? null : pane,
-      reasoning: reasoning ? null : "0", tools: tools ? null : "0",
+      reasoning: reasoning ? null : "0", tools: tools ? null : "0", read: read ? "1" : null,
     });
   }
 

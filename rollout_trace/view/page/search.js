@@ -82,6 +82,13 @@ RT.search = (() => {
 
   const joined = (some) => (some.length > 1 ? some.map(beside) : some).join(" and ");
 
+  /** The search as one expression of rollout-trace filter; "" for an empty one. */
+  function expression(text) {
+    const looked = (word) => `(${SEARCHED.map((field) => `${quoted(word)} in lower(${field === "task" ? "task_id" : field})`).join(" or ")})`;
+    const found = terms(text).flatMap((part) => (isExpression(part) || /[=<>()[\]]/.test(part) ? [part] : words(part).map(looked)));
+    return found.length > 1 ? found.map((part) => (part.startsWith("(") ? part : `(${part})`)).join(" and ") : found.join("");
+  }
+
   const has = (text, part) => terms(text).includes(part);
 
   /** The search with this part where it had none, and without it where it had one. */
@@ -96,5 +103,5 @@ RT.search = (() => {
     return joined([...terms(text).filter((one) => !own.test(one)), part]);
   }
 
-  return { terms, compile, has, toggle, remove, setRange };
+  return { terms, compile, expression, has, toggle, remove, setRange };
 })();

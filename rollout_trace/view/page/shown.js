@@ -67,5 +67,34 @@ RT.shown = (() => {
     return { button, set: (value) => button.setAttribute("aria-pressed", String(value)) };
   }
 
-  return { known, probability, nats, terms, long, json, section, choice, choose, toggle };
+  /** A button that copies the text that `text()` gives. `what`: its name. */
+  function copier(what, text) {
+    const button = el("button", { class: "link copy", type: "button", "aria-label": `copy ${what}`, title: `copy ${what}` }, "copy");
+    button.addEventListener("click", async () => {
+      button.textContent = (await copied(text())) ? "copied" : "not copied";
+      window.setTimeout(() => { button.textContent = "copy"; }, 1500);
+    });
+    return button;
+  }
+
+  async function copied(value) {
+    try {
+      await navigator.clipboard.writeText(value);
+      return true;
+    } catch {
+      // Not allowed, or a page from another machine, where browsers have no clipboard.
+      const area = el("textarea", { class: "unseen", "aria-hidden": "true" });
+      area.value = value;
+      (document.querySelector("dialog[open]") || document.body).append(area);
+      area.select();
+      const done = document.execCommand("copy");
+      area.remove();
+      return done;
+    }
+  }
+
+  /** A value that one may want elsewhere, such as an id; null where it is not known. */
+  const copyable = (what, value) => (known(value) && value !== "" ? el("span", { class: "copyable" }, String(value), " ", copier(what, () => String(value))) : null);
+
+  return { copier, copyable, known, probability, nats, terms, long, json, section, choice, choose, toggle };
 })();

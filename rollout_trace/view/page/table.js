@@ -7,8 +7,9 @@ RT.table = (() => {
   const dash = () => el("span", { class: "soft dash" }, "-");
   const counted = (names) => Object.entries(names).map(([name, n]) => (n > 1 ? `${name} ×${n}` : name)).join(", ");
 
-  function nameCell(row) {
+  function nameCell(row, scale) {
     return [
+      scale.depths.get(row) ? el("span", { class: "nested", style: { width: `${14 * Math.min(scale.depths.get(row), 5)}px` } }) : null,
       el("span", { class: `dot ${toneOfStatus(row.status)}`, title: row.status, role: "img", "aria-label": row.status }),
       el("a", { class: "open", href: RT.app.hash("t", [row.key]) }, row.name),
       known(row.index) ? soft(`#${row.index}`) : null,
@@ -46,12 +47,15 @@ RT.table = (() => {
     ];
   }
 
-  function findingsCell(row) {
-    const codes = Object.keys(row.findings);
-    if (!codes.length) return dash();
+  // Of grade info always, as in rollout_trace/train/check_codes.py: they are no faults, and have their chips above.
+  const INFO = ["cached", "superseded", "not_trainable", "logprobs_not_sampled", "sent_as_text", "forks"];
+
+  function findingsCell(row, scale) {
+    const shown = Object.fromEntries(Object.entries(row.findings).filter(([code]) => !INFO.includes(code) && !scale.common.includes(code)));
+    if (row.grade === "info" || !Object.keys(shown).length) return dash();
     return el("span", { class: "findings clip", title: counted(row.findings) },
       el("span", { class: `dot ${toneOfGrade(row.grade) || ""}`, role: "img", "aria-label": row.grade || "finding" }),
-      ` ${counted(row.findings)}`);
+      ` ${counted(shown)}`);
   }
 
   const textCell = (value) => (value === null || value === undefined || value === "" ? dash() : el("span", { title: value }, value));
@@ -138,13 +142,27 @@ RT.table = (() => {
       low: rewards.reduce((a, b) => Math.min(a, b), 0),
       high: rewards.reduce((a, b) => Math.max(a, b), 0),
       tokens: rows.reduce((most, row) => Math.max(most, row.tokens), 0),
+      // What every line has tells none from another.
+      common: rows.length > 2 ? Object.keys(rows[0].findings).filter((code) => rows.every((row) => code in row.findings)) : [],
+      depths: new Map(),
     };
+  }
+
+  /** How deep each line stands below that of the trajectory that opened it, where that stands before it. */
+  function depthsOf(rows) {
+    const [depths, ids] = [new Map(), new Map()];
+    for (const row of rows) {
+      depths.set(row, row.parent && ids.has(row.parent) ? ids.get(row.parent) + 1 : 0);
+      ids.set(row.id, depths.get(row));
+    }
+    return depths;
   }
 
   /** A table of these lines. `options` = {sort, reverse, sortBy(field), rewards}: `rewards` are others that the bars' scale has. */
   function draw(rows, options) {
     const columns = shownColumns();
     const scale = scaleOf(rows, options.rewards);
+    if (!options.sort) scale.depths = depthsOf(rows);
     return el("table", { class: "list", role: "table", "aria-label": "trajectories" },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, columns.map((column) => head(column, options)))),
       el("tbody", { role: "rowgroup" }, rows.map((row) => line(row, columns, scale))));
@@ -157,5 +175,5 @@ RT.table = (() => {
     return reverse === downFirst ? { sort: field, reverse: !downFirst } : { sort: "", reverse: false };
   }
 
-  return { draw, chooseColumns, nextSort, columns: COLUMNS };
+  return { draw, chooseColumns, nextSort, columns: COLUMNS, info: INFO };
 })();

@@ -55,12 +55,13 @@
       this.panes = choice("pane", PANES, this.state.pane, (pane) => this.set({ pane }));
       this.reasoning = toggle("reasoning", "show reasoning (r)", true, () => this.set({ reasoning: !this.state.reasoning }));
       this.tools = toggle("tools", "show tool calls and results (o)", true, () => this.set({ tools: !this.state.tools }));
+      this.read = toggle("read", "to read: Markdown, no tokens (m)", false, () => this.set({ read: !this.state.read }));
       this.position = el("span", { class: "soft num position" });
       this.finder = new RT.find.Finder({
         pages: () => this.pages, lines: () => this.outline.steps, go: (step) => this.goStep(step), root: this.list || this.scroll,
       });
       return el("div", { class: "toolbar", role: "toolbar", "aria-label": "view" },
-        this.panes, this.colors, this.legend, el("span", { class: "toggles" }, this.reasoning.button, " ", this.tools.button),
+        this.panes, this.colors, this.legend, el("span", { class: "toggles" }, this.reasoning.button, " ", this.tools.button, " ", this.read.button),
         this.finder.element, this.position);
     }
 
@@ -71,6 +72,7 @@
       this.written = JSON.stringify(outline);
       this.pages = new RT.steps.Pages(this.key, outline.steps);
       this.context = RT.conversation.makeContext(outline, this.painter, (step) => this.goStep(step));
+      this.context.reading = this.state.read;
       const rollout = known(summary.index) ? `rollout ${summary.index}` : null;
       const place = [summary.task || summary.group, rollout].filter(Boolean).join(" · ");
       RT.app.setTitle([summary.name || "agent", place].filter(Boolean).join(" · "));
@@ -155,6 +157,12 @@
       fill(this.legend, RT.tokens.legend(state.color));
       this.reasoning.set(state.reasoning);
       this.tools.set(state.tools);
+      this.read.set(state.read);
+      this.root.classList.toggle("reading", state.read);
+      if (this.context.reading !== state.read) {
+        this.context.reading = state.read;
+        this.scroller.rebuild();
+      }
       this.root.classList.toggle("hide-reasoning", !state.reasoning);
       this.root.classList.toggle("hide-tools", !state.tools);
       this.root.classList.toggle("mask-colors", state.color === "mask");
@@ -278,6 +286,7 @@
     { key: "t", label: "next colouring of tokens", run: () => view && view.scroller && view.cycle() },
     { key: "r", label: "reasoning on or off", run: () => view && view.scroller && view.set({ reasoning: !view.state.reasoning }) },
     { key: "o", label: "tool calls and results on or off", run: () => view && view.scroller && view.set({ tools: !view.state.tools }) },
+    { key: "m", label: "reading mode: Markdown, no tokens", run: () => view && view.scroller && view.set({ read: !view.state.read }) },
     { key: "e", label: "edit reward and note", run: () => view && view.scroller && view.edit() },
     { key: "/", label: "search this trajectory", run: () => view && view.finder && view.finder.input.focus() },
     { key: "Escape", label: "let go of the token, or back to the list", run: () => view && view.scroller && view.escape() },

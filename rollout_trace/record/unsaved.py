@@ -1,0 +1,63 @@
+"""Trajectories that closed outside every recording: if the program read none of them either, its end says so."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace import guard
+from rollout_trace.data.trajectory import complete_later
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+_count = 0
+_was_read = False
+
+
+def reset() -> None:
+    """Forgets them. For a forked process: they are the original process's."""
+    global _count, _was_read
+    _count, _was_read = 0, False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=reset)
+
+
+def note(trajectory: Trajectory) -> None:
+    """Notes a complete trajectory that goes to no file, and whether its steps are read from now on.
+
+    Under pytest nothing is noted: tests open trajectories for what happens inside them.
+    """
+    global _count
+    if not trajectory.steps or "PYTEST_CURRENT_TEST" in os.environ:
+        return
+    if not _count:
+        atexit.register(tell)
+    _count += 1
+    if not _was_read:
+        complete_later(trajectory, steps=_Unread(trajectory.steps))
+
+
+class _Unread:
+    """The steps of a trajectory, which are noted as read when it is called."""
+
+    def __init__(self, steps: Any) -> None:
+        self._steps = steps
+
+    def __call__(self) -> Any:
+        global _was_read
+        _was_read = True
+        return self._steps
+
+
+def tell() -> None:
+    """Warns of what was noted, at the end of the process."""
+    if _count and not _was_read:
+        what = "1 trajectory was" if _count == 1 else f"{_count} trajectories were"
+        guard.warn(
+            f"{what} recorded and not written: no rt.recording() was open, and the program did not read any steps. Put "
+            'the runs inside `with rt.recording("rollouts.jsonl"):`.'
+        )
