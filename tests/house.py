@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11260, 45),
     "file": (10550, 35),
     "record": (8650, 28),
-    "clients": (8750, 33),
+    "clients": (8850, 34),
     "process": (3000, 17),
     "train": (3790, 16),
     "integration": (750, 6),
