@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import http.client
 import os
 import selectors
@@ -270,7 +271,8 @@ class _ClientWatch:
 
     def start(self) -> None:
         """Begins to watch."""
-        threading.Thread(target=self._watch, name="rollout_trace client watch", daemon=True).start()
+        # Not `threading.Thread`, whose start waits until the thread runs: half of what forwarding takes.
+        _thread.start_new_thread(self._watch, ())
 
     def stop(self) -> bool:
         """Ends it; returns whether the client had closed its connection, or the server was closing."""
