@@ -295,9 +295,15 @@ def test_install(session: nox.Session) -> None:
 @task("test-clis", "dev", "agents-litellm")
 def test_clis(session: nox.Session) -> None:
     """Claude Code and Codex from npm, run against our servers; their transcripts are what was asked. 1.4 GB."""
-    pytest(session, "dev", "tests/clis")
+    pytest(session, "dev", "tests/clis", "-m", "not by_hand")
     # Where the translator of their protocols is.
     pytest(session, "agents-litellm", "tests/clis/test_ids.py")
+
+
+@task("test-clis-more", "dev")
+def test_clis_more(session: nox.Session) -> None:
+    """OpenCode, Gemini CLI, Qwen Code, Kimi Code, Copilot and pi from npm, with a Node, the same. 1.3 GB."""
+    pytest(session, "dev", "tests/clis", "-m", "by_hand")
 
 
 @task("test-more", "dev")

@@ -40,6 +40,7 @@ SECTIONS = {
     "journal": "The journal: on the calling thread, recovered, grown",
     "imports": "Importing (CPU time)",
     "plugin": "The pytest plugin in a run that does not use it (CPU time)",
+    "loopback": "The loopback server of a program that is not Python (ms added)",
     "decode": "Decoding a call's bytes (`wire.decode`)",
     "sequences": "Training sequences",
     "exports": "Exporting (MB of output per second of CPU time, peak memory)",

@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11270, 45),
     "file": (10590, 35),
     "record": (8700, 29),
-    "clients": (8750, 33),
+    "clients": (8850, 34),
     "process": (3000, 17),
     "train": (3810, 16),
     "integration": (750, 6),

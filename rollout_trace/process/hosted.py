@@ -51,7 +51,7 @@ class Hosted:
         os.environ.setdefault(NAME, known.name if known is not None else os.path.basename(command[0]))
         process_end.leave_atexit()
         launched.start()
-        self._trajectories = ProgramTrajectories(_main, known)
+        self._trajectories = ProgramTrajectories(_main, known, environment)
         self._server = ProgramServer(command, environment, self._trajectories, _settings, known)
 
     def start(self) -> Start:
@@ -129,7 +129,7 @@ async def _run(
     with suppress(RuntimeError):
         # Of a recording that Python children cannot be handed on to: then they are not recorded.
         environ.update(child_environment())
-    trajectories = ProgramTrajectories(lambda: trajectory, known)
+    trajectories = ProgramTrajectories(lambda: trajectory, known, environ)
     # In a test whose model servers are stood in for, the one that does so records the program too.
     stood_in = {**children.for_children}
     server = None if stood_in else ProgramServer(command, environ, trajectories, _settings, known)

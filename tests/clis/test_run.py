@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.testing import LoopbackServer, ScriptedServer
+from rollout_trace import importing
+from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
 
 from . import claude_code
-from .codex import OWN_MODEL, ItemServer, Model
+from .codex import OWN_MODEL, Item, ItemServer, Model, said
 from .installed import CLAUDE_CODE, CODEX, Place, program
 
 Run = Callable[..., CompletedProcess[str]]
@@ -40,10 +42,19 @@ class Ran:
         return [attempt.status for one in self.found for step in one.steps for attempt in step.attempts]
 
 
-def ran(place: Path, server: LoopbackServer, command: Sequence[str], is_recorded: bool, **variables: str) -> Ran:
-    """Runs a program in a folder of its own."""
+def ran(
+    place: Path,
+    server: LoopbackServer,
+    command: Sequence[str],
+    is_recorded: bool,
+    given: Mapping[str, str] | None = None,
+    **variables: str,
+) -> Ran:
+    """Runs a program in a folder of its own, with the files that are given in its home."""
     own = Place(place)
-    (own.home / ".codex").mkdir()
+    for name, text in {".codex/config.toml": "", **(given or {})}.items():
+        (own.home / name).parent.mkdir(parents=True, exist_ok=True)
+        (own.home / name).write_text(text)
     output = place / "out.jsonl"
     run = [sys.executable, "-m", "rollout_trace", "run", "-q", "-o", str(output), "--"] if is_recorded else []
     done = own.run(*run, *command, **variables)
@@ -121,6 +132,62 @@ def test_retries_of_codex(tmp_path: Path) -> None:
     (step,) = again.found[0].steps
     assert [attempt.status for attempt in step.attempts] == [503, 200]
     assert last_line(again) == "after a retry"
+
+
+def test_a_compaction_of_claude_code_is_named_and_its_transcript_found(tmp_path: Path) -> None:
+    place = Place(tmp_path / "place")
+    recorded = [sys.executable, "-m", "rollout_trace", "run", "-q", "-o", str(tmp_path / "out.jsonl"), "--"]
+    command = [*recorded, str(program(CLAUDE_CODE)), "--dangerously-skip-permissions", "-p"]
+    with ScriptedServer(claude_code.script) as server:
+        for words in (["list it"], ["/compact", "--continue"], ["COMPACTED", "--continue"]):
+            done = place.run(*command, *words, ANTHROPIC_BASE_URL=server.url, **claude_code.VARIABLES)
+            assert done.returncode == 0, done.stderr
+    found = [one for one in rt.read(tmp_path / "out.jsonl") if one.parent_id is None]
+    named = [[step.metadata == {"compaction": True} for step in one.steps] for one in found]
+    assert [sum(one) for one in named] == [0, 1, 0]
+    assert named[1] == [True]
+    assert found[1].steps[0].trainable
+    (path,) = {(one.metadata or {})["transcript"] for one in found}
+    session = next(one for one in importing.claude_code(path) if one.parent_id is None)
+    # What the session says of a tool is joined by the id of its call.
+    ours = {run.tool_call_id: run for run in found[0].tool_runs}
+    theirs = {run.tool_call_id: run for run in session.tool_runs}
+    assert ours.keys() == theirs.keys()
+
+
+def test_a_compaction_of_codex_is_named(tmp_path: Path) -> None:
+    def script(request: Any, record: RequestRecord) -> list[Item] | int:
+        if '"request_kind":"compaction"' in record.headers["x-codex-turn-metadata"]:
+            return [said("It was listed, all of it.")]
+        if "It was listed" in json.dumps(request["input"]):
+            return [said("all done")]
+        return [{"type": "function_call", "call_id": "c", "name": "exec_command", "arguments": '{"cmd": "ls"}'}]
+
+    with ItemServer(script) as server:
+        own = (
+            'model = "m"\nmodel_provider = "x"\nmodel_auto_compact_token_limit = 50\n[model_providers.x]\nname = "x"\n'
+        )
+        config = f'{own}base_url = "{server.base_url}"\nwire_api = "responses"\n'
+        command = [str(program(CODEX)), "exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"]
+        one = ran(tmp_path / "place", server, [*command, "list it"], True, {".codex/config.toml": config})
+    assert last_line(one) == "all done", one.done.stderr
+    (found,) = one.found
+    named = [
+        step.completion and step.completion.content for step in found.steps if step.metadata == {"compaction": True}
+    ]
+    assert named == ["It was listed, all of it."]
+    (session,) = importing.codex((found.metadata or {})["transcript"])
+    assert [run.tool_call_id for run in session.tool_runs] == [run.tool_call_id for run in found.tool_runs] == ["c"]
+
+
+def test_codex_goes_by_its_profile(tmp_path: Path) -> None:
+    with ItemServer(lambda request, record: [said("hello")]) as server:
+        provider = f'[model_providers.x]\nname = "x"\nbase_url = "{server.base_url}"\nwire_api = "responses"\n'
+        files = {".codex/config.toml": f'model = "m"\n{provider}', ".codex/other.config.toml": 'model_provider = "x"'}
+        command = [str(program(CODEX)), "exec", "--skip-git-repo-check", "-p", "other", "hi"]
+        one = ran(tmp_path / "place", server, command, True, files)
+    assert last_line(one) == "hello", one.done.stderr
+    assert one.attempts == [status for status, _ in one.asked] == [200]
 
 
 def test_rollouts_of_claude_code_do_not_mix(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.clients.loopback.forwarding import ClientGone, Forwarding
 from rollout_trace.clients.loopback.messages import RequestRecord
+from rollout_trace.clients.loopback.openings import opening_of
 from rollout_trace.clients.loopback.program_server import ProgramServer
 from rollout_trace.clients.loopback.programs import Place, Start, codex_base, program_of
-from rollout_trace.clients.loopback.trajectories import ProgramTrajectories, opening_of
+from rollout_trace.clients.loopback.trajectories import ProgramTrajectories
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace.wire.protocols import protocol_of_path
@@ -105,6 +107,31 @@ def test_calls_are_steps_and_sub_agents_children(tmp_path: Path) -> None:
     assert "sk-test" not in (tmp_path / "rollouts.jsonl").read_text() + done.stderr
 
 
+SUMMED_UP = """
+tool = {"name": "Bash", "input_schema": {"type": "object"}}
+asked = "Reply with text only: a detailed summary of all, in a block <summary>."
+first = {"role": "user", "content": "go on"}
+body = {"model": "m", "max_tokens": 9, "tools": [tool], "messages": [first]}
+path, session = urlsplit(os.environ["ANTHROPIC_BASE_URL"]).path + "/v1/messages", "0f-session"
+folder = os.environ["CLAUDE_CONFIG_DIR"] + "/projects/here"
+os.makedirs(folder)
+open(f"{folder}/{session}.jsonl", "w").close()
+for text in ("go on", asked, "and now"):
+    body["messages"] = [first, {"role": "assistant", "content": "well"}, {"role": "user", "content": text}]
+    ask(path=path, body=body, **{"X-Claude-Code-Session-Id": session})
+"""
+
+
+def test_a_call_that_sums_up_is_named_and_the_transcript_found(tmp_path: Path) -> None:
+    with ScriptedServer("<summary>all of it</summary>") as server:
+        own = {"ANTHROPIC_BASE_URL": server.url, "CLAUDE_CONFIG_DIR": str(tmp_path / "config")}
+        done, (one,) = run(tmp_path, server, SUMMED_UP, "--cli", "claude-code", **own)
+    assert [step.metadata for step in one.steps] == [None, {"compaction": True}, None], done.stderr
+    assert all(step.trainable for step in one.steps)
+    transcript = tmp_path / "config" / "projects" / "here" / "0f-session.jsonl"
+    assert one.metadata == {"cli": "claude-code", "session_id": "0f-session", "transcript": str(transcript)}
+
+
 def test_headers_pass_and_engine_fields_are_added_for_the_server_alone(tmp_path: Path) -> None:
     with ScriptedServer(Reply("hi")) as server:
         program = (
@@ -134,6 +161,28 @@ for _ in range(2):
         assert done.stdout == "".join(f"{record.response_body.decode()}\n" for record in server.requests)
     assert [step.completion_token_ids for step in one.steps] == [None, None]
     assert done.stderr.count('pip install ".[clis]"') == 1
+
+
+def test_a_password_in_the_address_is_sent_and_kept_nowhere(tmp_path: Path) -> None:
+    program = """
+print(ask(body=said("a"))[0])
+connection = http.client.HTTPConnection(url.hostname, url.port)
+connection.request("POST", url.path + "/chat/completions", json.dumps(said("b")), {"X-Api-Key": "k"})
+print(connection.getresponse().status)
+"""
+    with ScriptedServer("hi") as server:
+        address = server.base_url.replace("://", "://us%40er:pass-0123456789@")
+        done, (one,) = run(tmp_path, server, program, OPENAI_BASE_URL=address)
+        sent = [(record.headers["authorization"], record.headers["host"]) for record in server.requests]
+    assert done.stdout.split() == ["200", "200"], done.stderr
+    host = urlsplit(address).netloc.rpartition("@")[2]
+    # The program's own comes before it.
+    basic = f"Basic {b64encode(b'us@er:pass-0123456789').decode()}"
+    assert sent == [("Bearer sk-test-0123456789abcdef", host), (basic, host)]
+    assert len(one.steps) == 2
+    kept = (tmp_path / "rollouts.jsonl").read_text() + done.stderr
+    assert "pass-0123456789" not in kept
+    assert basic.partition(" ")[2] not in kept
 
 
 def test_failures_and_cuts_are_the_servers_own(tmp_path: Path) -> None:
@@ -458,6 +507,28 @@ def test_where_codex_was_going(tmp_path: Path, words: Any, config: str, headers:
     assert codex_base(["codex", *words], {"CODEX_HOME": str(tmp_path)}, headers) == expected
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["codex", "exec", "-p", "b"], "http://b"),
+        (["codex", "-pb", "exec"], "http://b"),
+        (["codex", "exec", "--profile=b"], "http://b"),
+        (["codex", "exec", "--profile", "b", "-c", 'model_provider="a"'], "http://a"),
+        (["npx", "-p", "@openai/codex", "codex", "exec", "--", "-p", "b"], "http://a"),
+        (["codex", "exec", "-p"], "http://a"),
+        # As releases before 0.171 have them.
+        (["codex", "-p", "old"], "http://b"),
+        (["codex", "-c", 'profile="old"'], "http://b"),
+    ],
+)
+def test_where_codex_was_going_by_its_profile(tmp_path: Path, command: list[str], expected: str) -> None:
+    providers = "".join(f"[model_providers.{one}]\nbase_url = 'http://{one}'\n" for one in "ab")
+    old = "[profiles.old]\nmodel_provider = 'b'\n"
+    (tmp_path / "config.toml").write_text(f"model_provider = 'a'\n{providers}{old}")
+    (tmp_path / "b.config.toml").write_text("model_provider = 'b'")
+    assert codex_base(command, {"CODEX_HOME": str(tmp_path)}, {}) == expected
+
+
 def test_arguments_have_no_secret(tmp_path: Path) -> None:
     codex = program_of(["codex"])
     assert codex is not None
@@ -469,6 +540,8 @@ def test_arguments_have_no_secret(tmp_path: Path) -> None:
         assert (found.command[0], found.command[-2:]) == ("codex", ["exec", "x"])
         launched = codex.start(Start(["npx", "-y", "@openai/codex@0.171.0", "exec"], {}), place, {})
         assert launched.command[:4] == ["npx", "-y", "@openai/codex@0.171.0", "-c"]
+        words = ["npx", "-p", "@openai/codex", "codex"]
+        assert codex.start(Start([*words, "exec"], {}), place, {}).command[:5] == [*words, "-c"]
         assert "http://127.0.0.1:1/codex" in " ".join(found.command)
         assert "secret" not in " ".join(found.command).replace("x-rollout-trace-secret", "").replace("_SECRET", "")
 
@@ -484,25 +557,40 @@ def test_codex_keeps_a_configuration_that_is_not_understood(tmp_path: Path, capl
     assert "Codex is not recorded: its config.toml" in caplog.text
 
 
-def test_pi_is_led_by_a_file_and_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+PI_MODELS = """{
+  // Two servers, "// of which" one has a model elsewhere.
+  "providers": {
+    "my own": {"baseUrl": "%s", "apiKey": "sk-pi-0123456789", "models": [{"id": "a, }"},]},
+    "two": {"baseUrl": "http://two.example", "models": [{"id": "b", "baseUrl": "http://three.example"}],},
+  },
+}"""
+
+
+def test_pi_is_led_by_an_extension_and_keeps_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "agent"
     (home / "sessions").mkdir(parents=True)
     program = """
 home = os.environ["PI_CODING_AGENT_DIR"]
-url = urlsplit(json.load(open(home + "/models.json"))["providers"]["mine"]["baseUrl"])
-open(home + "/sessions/s.jsonl", "w").write("s")
-open(home + "/auth.json", "w").write("a")
-print(ask(body=said("x"))[0], *(oct(os.stat(one).st_mode & 0o777) for one in (home, home + "/models.json")))
+script = open(home + "/extensions/rollout-trace.js").read()
+led = json.loads(script[script.index("{") : script.index("};") + 1])
+url = urlsplit(led["my own"])
+for name in ("sessions/s.jsonl", "auth.json", "extensions/mine.js"):
+    open(f"{home}/{name}", "w").write("x")
+print(ask(body=said("x"))[0], oct(os.stat(home).st_mode & 0o777), ",".join(led).replace(" ", "_"))
+print(os.path.realpath(home + "/models.json"))
 """
     with ScriptedServer("hi") as server:
-        models = json.dumps({"providers": {"mine": {"baseUrl": server.base_url}}})
+        models = PI_MODELS % server.base_url
         (home / "models.json").write_text(models)
         monkeypatch.setenv("PI_CODING_AGENT_DIR", str(home))
         done, (one,) = run(tmp_path, server, program, "--cli", "pi")
         assert [record.path for record in server.requests] == ["/v1/chat/completions"]
-    assert done.stdout.split() == ["200", "0o700", "0o600"], done.stderr
+    # The file with its keys is the only one.
+    words = ["200", "0o700", "anthropic,openai,my_own", str(home / "models.json")]
+    assert done.stdout.split() == words, done.stderr
     assert len(one.steps) == 1
-    assert sorted(path.name for path in home.rglob("*")) == ["auth.json", "models.json", "s.jsonl", "sessions"]
+    made = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    assert made == {"auth.json", "models.json", "sessions/s.jsonl", "extensions/mine.js"}
     assert (home / "models.json").read_text() == models
 
 

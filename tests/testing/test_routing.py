@@ -201,7 +201,7 @@ CALL = "/chat/completions?api-version=1"
     [
         (f"/openai/v1{CALL}", {}, ("https://api.openai.com", f"/v1{CALL}")),
         (f"/openai/v1{CALL}", {"OPENAI_BASE_URL": "http://gpu-7:8000/v1/"}, ("http://gpu-7:8000", f"/v1{CALL}")),
-        (f"/openai/v1{CALL}", {"OPENAI_API_BASE": "http://u:p@gpu-7/llm"}, ("http://gpu-7", f"/llm{CALL}")),
+        (f"/openai/v1{CALL}", {"OPENAI_API_BASE": "http://u:p@gpu-7/llm"}, ("http://u:p@gpu-7", f"/llm{CALL}")),
         (f"/openai/v1{CALL}", {"OPENAI_BASE_URL": " "}, ("https://api.openai.com", f"/v1{CALL}")),
         ("/anthropic/v1/messages", {}, ("https://api.anthropic.com", "/v1/messages")),
         ("/anthropic/messages", {}, ("https://api.anthropic.com", "/v1/messages")),

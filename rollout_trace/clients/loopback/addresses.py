@@ -121,8 +121,8 @@ def upstream_of(path: str, environ: Mapping[str, str]) -> tuple[str, str] | None
         environ: the variables as they were before.
 
     Returns:
-        The origin, ``https://api.openai.com``, and the path there with its query; None where the path has none of the
-        prefixes of ``base_variables``.
+        The origin, ``https://api.openai.com``, with the name and password that the base address has, and the path there
+        with its query; None where the path has none of the prefixes of ``base_variables``.
     """
     for one in _UPSTREAMS:
         rest = path.removeprefix(one.prefix)
@@ -155,6 +155,5 @@ def _with_scheme(one: _Upstream, base: str) -> str:
 
 def _joined(base: str, rest: str) -> tuple[str, str]:
     parts = urlsplit(base)
-    origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     path = f"{parts.path.rstrip('/')}{rest}"
-    return origin, path if path.startswith("/") else f"/{path}"
+    return f"{parts.scheme}://{parts.netloc}", path if path.startswith("/") else f"/{path}"

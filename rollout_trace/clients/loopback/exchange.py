@@ -57,7 +57,7 @@ class LoopbackExchange(HTTPExchange):
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, ClientGone):
             # It gave up: no failure of the server's.
-            error = _GaveUp("the program closed the connection before there was an answer")
+            error = Cancelled("the program closed the connection before there was an answer")
         elif isinstance(error, ConnectionCut):
             error = ConnectionError("the model server did not answer")
         super()._failed(error)
@@ -83,7 +83,7 @@ class LoopbackExchange(HTTPExchange):
         response.parts = ()
 
 
-class _GaveUp(BaseException):
+class Cancelled(BaseException):
     """Stands for a request that its client cancelled."""
 
 

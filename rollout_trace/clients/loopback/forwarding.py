@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import http.client
 import os
 import selectors
@@ -11,9 +12,10 @@ import threading
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rollout_trace import credentials
 from rollout_trace.clients.loopback.messages import (
@@ -113,6 +115,7 @@ class Forwarding:
         Raises:
             ConnectionCut: there was no answer. ``ClientGone``: the client did not wait for it.
         """
+        url, record = with_account(url, record)
         parts = urlsplit(url)
         pool = self._connections
         connection = None if pool is None else pool.take(parts.scheme, parts.netloc)
@@ -124,7 +127,7 @@ class Forwarding:
                 connection.connect()
             # From here on the client may give up: then sending, and waiting for the answer, end too.
             watch.start()
-            self._send(connection, record, target, parts.netloc.rpartition("@")[2])
+            self._send(connection, record, target, parts.netloc)
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             is_gone = watch.stop()
@@ -194,6 +197,30 @@ class Forwarding:
                 connection.close()
 
 
+def with_account(url: str, record: RequestRecord) -> tuple[str, RequestRecord]:
+    """Moves the name and password of an address into the request, as the programs do that read them there.
+
+    A request that has an authorization keeps it.
+    """
+    parts = urlsplit(url)
+    if parts.username is None:
+        return url, record
+    url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    if "authorization" in record.headers:
+        return url, record
+    added = "authorization", _basic(parts, "authorization")
+    headers = {**record.headers, **dict([added])}
+    return url, replace(record, headers=headers, header_lines=[*record.header_lines, added])
+
+
+def _basic(address: SplitResult, header: str) -> str:
+    """The value of a header for the name and password of an address."""
+    pair = f"{unquote(address.username or '')}:{unquote(address.password or '')}".encode()
+    value = f"Basic {b64encode(pair).decode()}"
+    credentials.remember_request({header: value}, "")
+    return value
+
+
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
     if scheme != "https":
         return http.client.HTTPConnection(host, port, timeout=_LONGEST_CONNECT)
@@ -209,12 +236,8 @@ def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPCon
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
-        return {}
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
-    value = f"Basic {b64encode(pair).decode()}"
-    credentials.remember_request({"proxy-authorization": value}, "")
-    return {"proxy-authorization": value}
+    name = "proxy-authorization"
+    return {} if proxy.username is None else {name: _basic(proxy, name)}
 
 
 @cache
@@ -248,7 +271,8 @@ class _ClientWatch:
 
     def start(self) -> None:
         """Begins to watch."""
-        threading.Thread(target=self._watch, name="rollout_trace client watch", daemon=True).start()
+        # Not `threading.Thread`, whose start waits until the thread runs: half of what forwarding takes.
+        _thread.start_new_thread(self._watch, ())
 
     def stop(self) -> bool:
         """Ends it; returns whether the client had closed its connection, or the server was closing."""

@@ -18,7 +18,7 @@ from rollout_trace import credentials, guard
 from rollout_trace.clients.http_exchange import recorded
 from rollout_trace.clients.loopback.addresses import lead_back, led_to, upstream_of
 from rollout_trace.clients.loopback.exchange import LoopbackExchange, ProgramRequest
-from rollout_trace.clients.loopback.forwarding import Connections, Forwarding
+from rollout_trace.clients.loopback.forwarding import Connections, Forwarding, with_account
 from rollout_trace.clients.loopback.messages import SECRET_HEADER, ConnectionCut, RequestRecord, Response, json_response
 from rollout_trace.clients.loopback.programs import SECRET, Place, Program, Start
 from rollout_trace.clients.loopback.server import LoopbackServer
@@ -119,7 +119,8 @@ class ProgramServer(LoopbackServer):
         target = self._target_of(path, record)
         if target is None:
             return _refused(404, f"rollout-trace knows no model server for {path}.")
-        url = f"{target}?{record.query}" if record.query else target
+        # What is recorded of the address has no password.
+        url, record = with_account(f"{target}?{record.query}" if record.query else target, record)
         return self._forward(ProgramRequest(record.method, url, record.headers, record.body), record)
 
     def _path_of(self, record: RequestRecord) -> str | None:

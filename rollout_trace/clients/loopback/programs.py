@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from rollout_trace import guard
 from rollout_trace.clients.loopback.messages import SECRET_HEADER
@@ -65,6 +66,12 @@ class Program:
     was going to, without its query; None: there is none."""
     end: Callable[[Path, Mapping[str, str]], None] | None = None
     """What is to be done with the folder when the program has ended."""
+    compaction: tuple[str, str] | None = None
+    """What its requests have that are to sum up the conversation: ``messages`` (the last of them) or another field, and
+    a pattern of its JSON."""
+    transcript: tuple[str, str, str] | None = None
+    """Where it writes its own account: the variable of the folder, what that is below the home otherwise, and a pattern
+    of the file, ``{}`` for the id of the session."""
     ignored: tuple[str, ...] = ()
     """Fields of its requests that differ from run to run."""
     varying: tuple[tuple[str, str], ...] = ()
@@ -73,8 +80,9 @@ class Program:
 
 _CODEX_NAME = re.compile(r"(?:^|[/@])codex(?:@[^/]*)?(?:\.\w+)?$")
 _CODEX_OPTION = re.compile(
-    r"(?:--config=|-c)?((model_provider|openai_base_url|model_providers\.[^=\s]+)\s*=(.*))", re.DOTALL
+    r"(?:--config=|-c)?((profile|model_provider|openai_base_url|model_providers\.[^=\s]+)\s*=(.*))", re.DOTALL
 )
+_CODEX_PROFILE = re.compile(r"-p(.*)|--profile(?:=(.*))?", re.DOTALL)
 _CODEX_PATH = "/codex"
 
 
@@ -96,26 +104,54 @@ def _codex(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
     else:
         options = ["-c", f"model_providers.{provider}.base_url={address}"]
         options += ["-c", f'model_providers.{provider}.env_http_headers.{SECRET_HEADER}="{SECRET}"']
-    # Behind its own name, which a launcher such as `npx` may come before.
-    own = next((at for at, word in enumerate(start.command) if _CODEX_NAME.search(word)), 0) + 1
+    own = _codex_own(start.command)
     return Start([*start.command[:own], *options, *start.command[own:]], start.variables)
 
 
 def _codex_settings(command: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any] | None:
     """What the configuration and the command line say of its servers; None: it cannot be read."""
-    home = environ.get("CODEX_HOME") or os.path.join(environ.get("HOME", ""), ".codex")
-    try:
-        text = Path(home, "config.toml").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        text = ""
-    except (OSError, UnicodeDecodeError):
-        return None
-    settings = _toml(text)
+    home = Path(environ.get("CODEX_HOME") or os.path.join(environ.get("HOME", ""), ".codex"))
+    profile = _codex_profile(command)
+    layers = [_toml_of(home / "config.toml"), {} if profile is None else _toml_of(home / f"{profile}.config.toml")]
     for given in filter(None, map(_CODEX_OPTION.fullmatch, command)):
         # A value that is no TOML is a text.
-        one = _toml(given[1]) or _toml(f"{given[2]}={json.dumps(given[3].strip())}")
-        settings = None if settings is None or one is None else _merged(settings, one)
-    return settings
+        layers.append(_toml(given[1]) or _toml(f"{given[2]}={json.dumps(given[3].strip())}"))
+    settings: dict[str, Any] = {}
+    for one in layers:
+        if one is None:
+            return None
+        settings = _merged(settings, one)
+    # Releases before 0.171 have profiles in the file itself.
+    named = _at(settings, "profiles", profile or settings.get("profile"))
+    return _merged(settings, named) if isinstance(named, dict) else settings
+
+
+def _codex_profile(command: Sequence[str]) -> str | None:
+    """The profile that the command line names."""
+    for at in range(_codex_own(command), len(command)):
+        if command[at] == "--":
+            break
+        if found := _CODEX_PROFILE.fullmatch(command[at]):
+            return found[1] or found[2] or next(iter(command[at + 1 :]), None)
+    return None
+
+
+def _codex_own(command: Sequence[str]) -> int:
+    """The position behind its own name, which a launcher such as ``npx`` may come before."""
+    named = [bool(_CODEX_NAME.search(word)) for word in command]
+    at = named.index(True) if True in named else 0
+    # npx -p @openai/codex codex
+    return at + 2 if at > 0 and named[at + 1 : at + 2] == [True] else at + 1
+
+
+def _toml_of(path: Path) -> dict[str, Any] | None:
+    """What a file holds, nothing where there is none; None: it cannot be read."""
+    try:
+        return _toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _toml(text: str) -> dict[str, Any] | None:
@@ -127,6 +163,13 @@ def _toml(text: str) -> dict[str, Any] | None:
     except (ImportError, ValueError):
         return None
     return found
+
+
+def _at(settings: Any, *names: Any) -> Any:
+    """What is at a place of settings; None: nothing."""
+    for name in names:
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    return settings
 
 
 def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +198,7 @@ def codex_base(command: Sequence[str], environ: Mapping[str, str], headers: Mapp
     if provider == "openai":
         base = settings.get("openai_base_url")
     else:
-        base = settings.get("model_providers", {}).get(provider, {}).get("base_url")
+        base = _at(settings, "model_providers", provider, "base_url")
     if isinstance(base, str) and base:
         return base
     # Signed in with an account, it asks another server.
@@ -166,35 +209,46 @@ def codex_base(command: Sequence[str], environ: Mapping[str, str], headers: Mapp
 _PI_PATH = "/pi"
 _PI_OWN = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1"}
 """Providers that pi knows without its file, and their addresses."""
-_PI_MODELS = "models.json"
+_PI_EXTENSIONS = "extensions"
+_PI_EXTENSION = "rollout-trace.js"
+_PI_BESIDE = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|,(?=(?:\s|//[^\n]*)*[}\]])')
+"""In its file, which is JSON otherwise: comments, and commas before the end of a list. The group: texts."""
 
 
 def _pi_home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("PI_CODING_AGENT_DIR") or Path(environ.get("HOME", ""), ".pi", "agent"))
 
 
-def _pi_providers(environ: Mapping[str, str]) -> dict[str, Any]:
+def _pi_addresses(environ: Mapping[str, str]) -> dict[str, str]:
+    """The address of each provider."""
     try:
-        found = json.loads((_pi_home(environ) / _PI_MODELS).read_text(encoding="utf-8"))["providers"]
-    except (OSError, ValueError, KeyError, TypeError):
-        found = {}
-    own = {name: {"baseUrl": address} for name, address in _PI_OWN.items()}
-    return {**own, **found} if isinstance(found, dict) else own
+        text = (_pi_home(environ) / "models.json").read_text(encoding="utf-8")
+        providers = json.loads(_PI_BESIDE.sub(lambda found: found[1] or "", text))["providers"]
+        found = {name: one["baseUrl"] for name, one in providers.items() if isinstance(one.get("baseUrl"), str)}
+        # A model may have an address of its own. There is one for all of a provider's in what pi is told.
+        several = {
+            name for name, one in providers.items() if any("baseUrl" in model for model in one.get("models", ()))
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found, several = {}, set()
+    return {name: address for name, address in {**_PI_OWN, **found}.items() if name not in several}
 
 
 def _pi(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
-    # It reads addresses from its file alone: a folder in the place of its own has another one, and links to the rest.
+    # It reads no variable for the address. A folder in the place of its own has links to all that is there, keys stay
+    # where they are, and an extension more.
     home = _pi_home(environ)
     (home / "sessions").mkdir(parents=True, exist_ok=True)
-    for one in home.iterdir():
-        if one.name != _PI_MODELS:
-            (place.folder / one.name).symlink_to(one)
-    led = {name: {**one, "baseUrl": f"{place.address}{_PI_PATH}/{name}"} if "baseUrl" in one else one
-           for name, one in _pi_providers(environ).items()}  # fmt: skip
-    models = place.folder / _PI_MODELS
-    # It may have keys.
-    models.touch(0o600)
-    models.write_text(json.dumps({"providers": led}), encoding="utf-8")
+    own = place.folder / _PI_EXTENSIONS
+    own.mkdir()
+    for folder, links in ((home, place.folder), (home / _PI_EXTENSIONS, own)):
+        for one in folder.iterdir() if folder.is_dir() else ():
+            if one.name not in (_PI_EXTENSIONS, _PI_EXTENSION):
+                (links / one.name).symlink_to(one)
+    led = {name: f"{place.address}{_PI_PATH}/{quote(name, safe='')}" for name in _pi_addresses(environ)}
+    script = f"const led = {json.dumps(led)};\nexport default (pi) => {{\n  for (const name in led) "
+    script += "pi.registerProvider(name, { baseUrl: led[name] });\n};\n"
+    (own / _PI_EXTENSION).write_text(script, encoding="utf-8")
     return Start(start.command, {**start.variables, "PI_CODING_AGENT_DIR": str(place.folder)})
 
 
@@ -202,15 +256,17 @@ def _pi_upstream(
     command: Sequence[str], environ: Mapping[str, str], headers: Mapping[str, str], path: str
 ) -> str | None:
     name, _, rest = path[1:].partition("/")
-    base = _pi_providers(environ).get(name, {}).get("baseUrl")
-    return f"{base.rstrip('/')}/{rest}" if isinstance(base, str) else None
+    base = _pi_addresses(environ).get(unquote(name))
+    return None if base is None else f"{base.rstrip('/')}/{rest}"
 
 
 def _pi_end(folder: Path, environ: Mapping[str, str]) -> None:
-    """Gives its own folder the files that it has made meanwhile."""
-    for one in folder.iterdir():
-        if one.name != _PI_MODELS and not one.is_symlink():
-            shutil.move(one, _pi_home(environ) / one.name)
+    """Gives its own folders the files that it has made meanwhile."""
+    for made, own in ((folder, _pi_home(environ)), (folder / _PI_EXTENSIONS, _pi_home(environ) / _PI_EXTENSIONS)):
+        for one in made.iterdir():
+            if one.name not in (_PI_EXTENSIONS, _PI_EXTENSION) and not one.is_symlink():
+                own.mkdir(exist_ok=True)
+                shutil.move(one, own / one.name)
 
 
 _MACHINE = (r"(OS Version|Platform|Shell): [^\n]*", r"\1: <of the machine>")
@@ -228,6 +284,8 @@ PROGRAMS = (
         "claude-code",
         ("claude",),
         ("x-claude-code-session-id",),
+        compaction=("messages", "a detailed summary.*<summary>"),
+        transcript=("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{}.jsonl"),
         ignored=("metadata",),
         varying=_CLAUDE_VARYING,
     ),
@@ -239,6 +297,8 @@ PROGRAMS = (
         _codex,
         _CODEX_PATH,
         _codex_upstream,
+        compaction=("client_metadata", r"request_kind\W+compaction\b"),
+        transcript=("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{}.jsonl"),
         ignored=("client_metadata", "prompt_cache_key", "input.*.internal_chat_message_metadata_passthrough"),
         varying=_CODEX_VARYING,
     ),

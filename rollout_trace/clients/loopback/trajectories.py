@@ -8,24 +8,23 @@ sub-agent: a trajectory inside that of the call. All others are the program's ow
 from __future__ import annotations
 
 import contextvars
+import glob
 import json
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from rollout_trace import guard
-from rollout_trace.data.conversations import is_from_assistant
+from rollout_trace.clients.loopback.openings import Opening, opening_of, opening_of_step, texts_in
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import lifecycle
 from rollout_trace.record.state import state_of
-from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.tool_results import tool_runs_of
 
 if TYPE_CHECKING:
@@ -34,110 +33,12 @@ if TYPE_CHECKING:
 
 _PATIENCE = 0.25
 """Seconds that a request waits for the end of the answer that may have begun its sub-agent: it may be a moment away."""
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_decode = msgspec.json.Decoder().decode
-_NOT_SAID = re.compile(r"\s*(?:<system-reminder>|x-anthropic-billing-header:)")
-"""Begins texts that a program puts into its prompts, which change from turn to turn."""
 _LONG = 24
 """Characters from which a text is told from others by being in one."""
 _NAMES = ("subagent_type", "agent_type", "agent_name", "agent", "task_name", "name", "description")
 """Arguments of a tool call that say which sub-agent it begins, the best one first."""
 _VERSION = re.compile(r"(?!OpenAI/|Anthropic/)[^/]*/v?(\d[\w.+-]*)")
 """In ``user-agent``: of the program, not of the SDK that it uses."""
-
-
-class Opening(NamedTuple):
-    """What a request begins with, before the first answer in it."""
-
-    key: str
-    """The same for all requests of a conversation."""
-    texts: tuple[str, ...]
-    """What the user, or the agent that asks, says."""
-    has_tools: bool
-    latest: tuple[str, ...] = ()
-    """The same behind the last answer: a sub-agent may begin with the conversation that it was begun in."""
-
-
-def opening_of(protocol: str, body: bytes) -> Opening | None:
-    """The opening of a request; None where it cannot be read. Of a long conversation only the first messages are."""
-    layout = record_of(protocol).request
-    try:
-        fields = _FIELDS.decode(body)
-        aliases = {usual: other for other, usual in layout.aliases if other in fields}
-        system = fields.get(aliases.get(layout.system or "", layout.system or ""))
-        messages = fields.get(layout.messages)
-        if messages is None or not bytes(messages).lstrip().startswith(b"["):
-            items = [] if messages is None else [messages]
-        else:
-            items = _ITEMS.decode(messages)
-        said = _until_answer(items)
-        latest = [] if len(said) == len(items) else _until_answer(items[::-1])
-        found = _opening([] if system is None else [_decode(system)], said, _listed(fields.get("tools")))
-        return found._replace(latest=_said(latest))
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-
-
-def _listed(tools: msgspec.Raw | None) -> bool:
-    return tools is not None and bytes(tools).strip() not in (b"null", b"[]", b"")
-
-
-def _until_answer(messages: Sequence[msgspec.Raw]) -> list[Any]:
-    found = []
-    for raw in messages:
-        message = _decode(raw)
-        if is_from_assistant(message) or (isinstance(message, dict) and message.get("role") == "model"):
-            break
-        found.append(message)
-    return found
-
-
-def _opening(system: list[Any], said: list[Any], has_tools: bool) -> Opening:
-    instructions = [*texts_in(system), *(one for message in said if _is_system(message) for one in texts_in(message))]
-    texts = _said(said)
-    digest = blake2b(digest_size=16)
-    # Of what the user says only the first: a program may add to it before it is answered.
-    for one in (*instructions[:1], "\0", *texts[:1]):
-        digest.update(one.encode("utf-8", "replace"))
-    return Opening(digest.hexdigest(), texts, has_tools)
-
-
-def _said(messages: list[Any]) -> tuple[str, ...]:
-    return tuple(one for message in messages if not _is_system(message) for one in texts_in(message))
-
-
-def _is_system(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") in ("system", "developer")
-
-
-def opening_of_step(step: Step) -> Opening:
-    """The opening of a recorded request."""
-    said: list[Any] = []
-    for message in step.messages or ():
-        if is_from_assistant(message) or (isinstance(message, dict) and message.get("role") == "model"):
-            break
-        said.append(message)
-    return _opening([], said, bool(step.tools))
-
-
-def texts_in(value: Any) -> list[str]:
-    """The texts of a message, without what a program adds to each of its prompts."""
-    found: list[str] = []
-
-    def read(one: Any, depth: int = 0) -> None:
-        if isinstance(one, str):
-            if one.strip() and not _NOT_SAID.match(one):
-                found.append(one.strip())
-        elif isinstance(one, list) and depth < 8:
-            for part in one:
-                read(part, depth + 1)
-        elif isinstance(one, dict) and depth < 8:
-            for name in ("content", "parts", "text", "encrypted_content"):
-                read(one.get(name), depth + 1)
-
-    read(value)
-    return found
 
 
 class _Caller(NamedTuple):
@@ -156,11 +57,18 @@ class ProgramTrajectories:
     Args:
         main: gives the program's own trajectory, opened by the first call.
         program: how it is known; None: not at all.
+        environ: its environment.
     """
 
-    def __init__(self, main: Callable[[], Trajectory | None], program: Program | None = None) -> None:
+    def __init__(
+        self,
+        main: Callable[[], Trajectory | None],
+        program: Program | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._main = main
         self._program = program
+        self._environ = environ or {}
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._of: dict[str, Trajectory] = {}
@@ -210,6 +118,8 @@ class ProgramTrajectories:
             if root is not None:
                 root.metadata = {**(root.metadata or {}), **_facts(self._program, headers)}
                 lifecycle.change_episode(root, mark_auxiliary)
+                if self._program is not None and self._program.compaction is not None:
+                    lifecycle.change_episode(root, partial(_mark_compactions, *self._program.compaction))
         return self._root
 
     def _found_caller(self, opening: Opening, *, has_thread: bool) -> _Caller | None:
@@ -262,12 +172,24 @@ class ProgramTrajectories:
         The tools that were run are those whose results the requests have.
         """
         guard.run_all("tool runs", *(partial(_add_tool_runs, one) for one in self._all()))
+        guard.run_all("transcript", self._note_transcript)
         with self._lock:
             children, self._children = self._children, []
         for child, parent in reversed(children):
             if is_aborted:
                 child.status = "aborted"
             self._context.copy().run(lifecycle.finish, child, parent, None)
+
+    def _note_transcript(self) -> None:
+        """Notes where the program has written its own account of the session."""
+        session = ((self._root and self._root.metadata) or {}).get("session_id")
+        if self._root is None or self._program is None or self._program.transcript is None or not session:
+            return
+        variable, folder, pattern = self._program.transcript
+        home = self._environ.get(variable) or os.path.join(self._environ.get("HOME", ""), folder)
+        found = next(Path(home).glob(pattern.format(glob.escape(session))), None)
+        if found is not None:
+            self._root.metadata = {**(self._root.metadata or {}), "transcript": str(found)}
 
 
 def _add_tool_runs(trajectory: Trajectory) -> None:
@@ -334,3 +256,11 @@ def mark_auxiliary(trajectory: Trajectory) -> None:
         if own and not step.tools and opening_of_step(step).key not in own:
             step.trainable = False
             step.metadata = {**(step.metadata or {}), "auxiliary": True}
+
+
+def _mark_compactions(place: str, pattern: str, trajectory: Trajectory) -> None:
+    """Marks the calls that sum up the conversation, with which the next one begins."""
+    for step in trajectory.steps:
+        said = (step.sampling or {}).get(place) if place != "messages" else texts_in(list(step.messages or ())[-1:])
+        if re.search(pattern, json.dumps(said), re.DOTALL):
+            step.metadata = {**(step.metadata or {}), "compaction": True}
