@@ -22,6 +22,7 @@ COMMANDS = {
     "convert": "Write trajectories in the format of a trainer or a tool.",
     "diff": "Show where two trajectories, or two files, differ first.",
     "filter": "Keep the trajectories for which an expression is true.",
+    "fork": "Run a program again from a step of a recorded run.",
     "import": "Write what other tools have recorded as trajectories.",
     "ls": "List trajectories: all, the first, the last, those that come.",
     "merge": "Write several files as one: notes folded in, doubles dropped.",
