@@ -21,6 +21,7 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import rollout_trace as rt
 from rollout_trace.testing import Reply, ScriptedServer
+from rollout_trace.view.difference import difference
 
 CALLS = 20
 
@@ -203,6 +204,12 @@ def test_each_row_is_trained_on_once_and_the_group_has_all(server: ScriptedServe
                 agent("What is there?")
                 branch.reward = float(at)
     first, *branches = rt.read(path)
+    assert difference(first, branches[0]).fork == ["a", "└─ b, after 7 calls of a"]
+    assert difference(branches[0], first).fork == ["b", "└─ a, after 7 calls of b"]
+    siblings = difference(branches[0], branches[1])
+    assert siblings.fork == [first.id, "├─ a, after 7 calls of it", "└─ b, after 7 calls of it"]
+    # That they were answered from the recording is no difference.
+    assert siblings.first is difference(first, branches[0]).first is None
     first.reward = 0.0
     (group,) = rt.groups([first, *branches])
     assert len(group.trajectories) == 9

@@ -12,6 +12,9 @@ RT.shown = (() => {
   /** A logprob or an entropy, in three digits after the point. */
   const nats = (value) => (known(value) ? value.toFixed(3) : "-");
 
+  /** A ratio of probabilities, from its logarithm. */
+  const ratio = (log) => (Math.abs(log) < 6.9 ? Math.exp(log).toFixed(3) : Math.exp(log).toExponential(1));
+
   /** A list of terms and values; those that are not known are left out. A value may be a node. */
   function terms(pairs) {
     const kept = pairs.filter(([, value]) => known(value) && value !== "" && value !== "-");
@@ -67,5 +70,5 @@ RT.shown = (() => {
     return { button, set: (value) => button.setAttribute("aria-pressed", String(value)) };
   }
 
-  return { known, probability, nats, terms, long, json, section, choice, choose, toggle };
+  return { known, probability, nats, ratio, terms, long, json, section, choice, choose, toggle };
 })();
