@@ -46,8 +46,8 @@ BUDGET: dict[str, tuple[int, int]] = {
     "export": (7350, 36),
     "trainers": (400, 4),
     "view": (8100, 40),
-    "testing": (9750, 46),
-    "cli": (3850, 25),
+    "testing": (10020, 48),
+    "cli": (3870, 25),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "convert": "Write trajectories in the format of a trainer or a tool.",
     "diff": "Show the first difference of two trajectories or files.",
     "filter": "Keep the trajectories for which an expression is true.",
+    "fork": "Run a program again from a step of a recorded run.",
     "import": "Import recordings of other tools.",
     "ls": "List trajectories, or follow a growing file.",
     "merge": "Join files into one: apply notes, drop duplicates.",

@@ -30,7 +30,8 @@ OPTIONS = {
 """Options with a value."""
 FLAGS = {"-q": "quiet", "--quiet": "quiet", "--exact-turns": "exact_turns"}
 
-_PASSED_ON = ("OUTPUT", "ENGINE", "RUN", "PARENT", "NAME", "TASK", "FIRST", "QUIET", "REWARD_FROM", "REWARD_BEFORE")
+_PASSED_ON = ("OUTPUT", "ENGINE", "RUN", "PARENT", "NAME", "TASK", "FIRST", "QUIET", "REWARD_FROM", "REWARD_BEFORE",
+              "FORK")  # fmt: skip
 """Variables of a run, without their prefix. Those of an outer run are not those of this one."""
 
 
@@ -50,6 +51,8 @@ class Given:
         self.cli: str | None = None
         self.quiet = False
         self.exact_turns = False
+        self.fork: str | None = None
+        """What ``rollout-trace fork`` tells the program."""
         self.program: list[str] = []
         """The program and its arguments."""
 
@@ -61,22 +64,32 @@ def launch(args: Sequence[str]) -> int:
     replaced, all are waited for, and none but Python is recorded.
     """
     try:
-        given = parse(args)
-        executable, command = find_program(given.program)
-        output = check_output(given.output)
-        if given.engine is not None:
-            _check_engine(given.engine)
-            if given.exact_turns:
-                _check_exact_turns(given.engine)
-        elif given.exact_turns:
-            raise Refusal("--exact-turns needs the engine that takes the ids: --engine vllm")
-        if given.cli is not None:
-            _check_cli(given.cli)
-        why = None if os.name == "nt" else why_unseen(executable, command)
-        _execute(executable, command, _environment(given, output, is_waited=why is not None), why, given.cli)
+        return start(parse(args))
     except Refusal as refusal:
         _print_error(str(refusal))
         return FAILED
+
+
+def start(given: Given) -> NoReturn:
+    """Runs the program, as ``launch`` does.
+
+    Raises:
+        Refusal: a mistake in what was given.
+    """
+    executable, command = find_program(given.program)
+    output = check_output(given.output)
+    if given.engine is not None:
+        _check_engine(given.engine)
+        if given.exact_turns:
+            _check_exact_turns(given.engine)
+    elif given.exact_turns:
+        raise Refusal("--exact-turns needs the engine that takes the ids: --engine vllm")
+    if given.cli is not None:
+        _check_cli(given.cli)
+    why = None if os.name == "nt" else why_unseen(executable, command)
+    if why is not None and given.fork is not None:
+        raise Refusal(f"{why}: the calls of Python programs alone can be answered from a recording.")
+    _execute(executable, command, _environment(given, output, is_waited=why is not None), why, given.cli)
 
 
 def parse(args: Sequence[str]) -> Given:
@@ -290,6 +303,7 @@ def _environment(given: Given, output: str, *, is_waited: bool) -> dict[str, str
         "TASK": given.task,
         "FIRST": f"{os.getpid()}:{os.getpid() if is_waited else ''}:{output}",
         "QUIET": "1" if given.quiet else None,
+        "FORK": given.fork,
     }
     if given.reward_from is not None:
         own["REWARD_FROM"], own["REWARD_BEFORE"] = _check_reward(given.reward_from)

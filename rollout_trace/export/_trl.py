@@ -98,7 +98,8 @@ def trl_rollout(
     sampled; None where they are not known, which TRL reads as "no correction") and ``env_mask`` (1 where the model
     sampled the token) are TRL's. The others are passed to the reward functions as keyword arguments, one value per
     rollout: ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``, ``temperature``, ``logprobs_mode``,
-    ``policy_spans`` ([begin, end, version] in positions of ``completion_ids``, or None). Without
+    ``policy_spans`` ([begin, end, version] in positions of ``completion_ids``, or None), and which steps the row has:
+    ``step_ids``, and ``spans``, [begin, end] of the completion of each in the prompt and completion. Without
     ``use_vllm`` GRPOTrainer does not read the logprobs: it computes those of the current weights.
 
     TRL pairs the entries with its prompts by position, so there must be exactly one row for each trajectory.
@@ -135,7 +136,7 @@ def trl_rollout(
 
 _ROLLOUT = (
     "prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "rewards", "step_rewards", "trajectory_id",
-    "temperature", "logprobs_mode", "policy_spans",
+    "temperature", "logprobs_mode", "policy_spans", "step_ids", "spans",
 )  # fmt: skip  # fmt: skip
 
 
@@ -149,6 +150,7 @@ def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tupl
     # The run's reward, also where ``reward="last"`` or "split" gives this row another share of it.
     extra: tuple[Any, ...] = (trajectory.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
     extra += (*sampling_facts(row, report).values(), listed_spans(row, row.prompt_length))
+    extra += (list(row.step_ids), [list(span) for span in row.spans])
     return (parts.prompt_ids, parts.response_ids, logprobs, parts.response_mask, *extra)
 
 
@@ -157,7 +159,17 @@ def _masked(trajectory: Trajectory) -> tuple[Any, ...]:
     ids: list[int] = next(
         (step.prompt_token_ids.tolist() for step in trajectory.steps if step.prompt_token_ids is not None), []
     )
-    facts: tuple[Any, ...] = (trajectory.reward, copied(trajectory.rewards), [], trajectory.id, None, None, None)
+    facts: tuple[Any, ...] = (
+        trajectory.reward,
+        copied(trajectory.rewards),
+        [],
+        trajectory.id,
+        None,
+        None,
+        None,
+        [],
+        [],
+    )
     return (ids or [0], [0], [0.0], [0], *facts)
 
 

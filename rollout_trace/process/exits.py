@@ -146,7 +146,7 @@ def watch() -> None:
 
 def _end_program() -> None:
     """Closes the program's trajectory. Runs before what closes the others, as aborted."""
-    if _first_id() == str(os.getpid()):
+    if is_first():
         guard.run_all("reward", rewards.give_to_open)
     if process_end.is_signalled():
         program.close(status="aborted")
@@ -160,7 +160,7 @@ def report() -> None:
     if _reported_in == os.getpid():
         return
     _reported_in = os.getpid()
-    if _first_id() != str(os.getpid()):
+    if not is_first():
         _leave(_tally)
         return
     total = gathered(_tally)
@@ -169,6 +169,11 @@ def report() -> None:
     if "ROLLOUT_TRACE_QUIET" not in os.environ and sys.stderr is not None:
         show(total, sys.stderr, why)
     process_end.keep_interrupt()
+
+
+def is_first() -> bool:
+    """Whether this is the process whose end is the end of the run."""
+    return _first_id() == str(os.getpid())
 
 
 def _first_id() -> str:

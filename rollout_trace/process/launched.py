@@ -23,6 +23,8 @@ def start(ends_process: bool = False) -> None:
     if is_started or not output:
         return
     is_started = True
+    from importlib import import_module
+
     from rollout_trace import guard
     from rollout_trace.clients.loopback.addresses import LOOPBACK, lead_back
     from rollout_trace.process import children, exits, options
@@ -48,6 +50,9 @@ def start(ends_process: bool = False) -> None:
         engine = None
     # In the children of a process that has called `rt.instrument()`, nobody has asked for hooks.
     instrument(engine=engine, threads=True, http=True, hooks="ROLLOUT_TRACE_FIRST" in os.environ)
+    if "ROLLOUT_TRACE_FORK" in os.environ:
+        # By its name: it is in a room above.
+        import_module("rollout_trace.testing.fork_program").start(is_first=exits.is_first())
 
 
 def end() -> None:

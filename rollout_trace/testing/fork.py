@@ -1,28 +1,29 @@
 """Goes on from a recorded step: the calls before it are answered from the recording, what follows goes to the model.
 
-The answers come from a server on 127.0.0.1 of this branch alone, to which only those requests of the agent go that are
+The answers come from a server on 127.0.0.1 of this fork alone, to which only those requests of the agent go that are
 answered from the recording. All others are left as they are: they go straight to the model.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.data.trajectory import ForkedFrom, Trajectory
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief, position
 from rollout_trace.errors import ForkDifference
 from rollout_trace.process.redirect import Redirected, redirect
-from rollout_trace.record import scope
+from rollout_trace.record import context, lifecycle
 from rollout_trace.record.context import TrajectoryScope
 from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
-from ._differences import Change, changes, lines_of, named
-from .recorded_answers import ANSWER_HEADER, REFUSED, AnswerServer, RecordedAnswer, answers_of, asked_now
+from ._differences import Change, lines_of, named
+from ._fork_branch import Branch, by_parent
+from .recorded_answers import ANSWER_HEADER, REFUSED, AnswerServer, asked_now
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,7 +34,14 @@ OnDifference: TypeAlias = Literal["raise", "live"]
 Tools: TypeAlias = Literal["run", "recorded"]
 
 
-def fork(trajectory: Trajectory, step: int, *, on_difference: OnDifference = "raise", tools: Tools = "run") -> Fork:
+def fork(
+    trajectory: Trajectory,
+    step: int,
+    *,
+    on_difference: OnDifference = "raise",
+    tools: Tools = "run",
+    children: Iterable[Trajectory] | None = None,
+) -> Fork:
     """Goes on from a step of a recorded trajectory, in a new one: ``with rt.fork(trajectory, step=12) as branch:``.
 
     The agent runs from its beginning inside the block. Its first ``step`` model calls are answered from the recording,
@@ -45,13 +53,14 @@ def fork(trajectory: Trajectory, step: int, *, on_difference: OnDifference = "ra
     origin. The steps that were answered from the recording have the status ``cached``: nothing trains on them again.
 
     Args:
-        trajectory: the recorded one. Its own calls are answered; those of trajectories that were opened inside it are
-            not, and go to the model.
+        trajectory: the recorded one.
         step: number of its model calls that are answered.
         on_difference: ``raise``: a call that differs is refused, and the block raises ForkDifference with the first
             difference. ``live``: that call and all after it go to the model, and ``branch.forked_from`` has the
             difference.
         tools: ``run``: tools run again. ``recorded``: ``rt.recorded_tool`` gives their recorded results.
+        children: the trajectories of its sub-agents, perhaps among others, such as ``rt.read(path)`` of their file. All
+            calls of those that were opened before the step are answered too. None: calls of sub-agents go to the model.
 
     Raises:
         TypeError, ValueError: there is no such step, or a call before it has no answer to give again.
@@ -64,56 +73,68 @@ def fork(trajectory: Trajectory, step: int, *, on_difference: OnDifference = "ra
     ):
         if value not in known:
             raise ValueError(f"{name} is {brief(value)}; give {known[0]!r} or {known[1]!r}.")
-    step = position(step, "step")
-    return Fork(trajectory, answers_of(trajectory, step), step, on_difference, tools)
+    root = Branch(trajectory, position(step, "step"), by_parent(children or ()))
+    return Fork(root, on_difference, tools, has_children=children is not None)
 
 
 class Fork:
     """What ``rt.fork()`` gives: ``with`` or ``async with`` it, once."""
 
-    def __init__(
-        self,
-        origin: Trajectory,
-        answers: Sequence[RecordedAnswer],
-        step: int,
-        on_difference: OnDifference,
-        tools: Tools,
-    ) -> None:
-        self._origin = origin
-        self._answers, self._later = list(answers[:step]), list(answers[step:])
-        self._goes_live = on_difference == "live"
-        self._left = list(range(len(self._answers)))
-        self._given: dict[str, int] = {}
-        """The number of the answer that each call of the agent was given, by the id of the call."""
-        self._difference: str | None = None
-        self._lock = threading.Lock()
-        self._tool_runs = list(origin.tool_runs) if tools == "recorded" else None
-        self._branch: Trajectory | None = None
+    def __init__(self, root: Branch, on_difference: OnDifference, tools: Tools, *, has_children: bool) -> None:
+        self.root = root
+        self.difference: str | None = None
+        """The first one."""
+        self.goes_live = on_difference == "live"
+        self._gives_tools = tools == "recorded"
+        self._has_children = has_children
+        every = list(root.walk())
+        self._answers = [answer for branch in every for answer in branch.answers]
+        self._begins = {id(branch): sum(len(one.answers) for one in every[:at]) for at, branch in enumerate(every)}
+        """Number of the first answer of each branch among all."""
+        # Reentrant: a fork notes a difference in its trajectory, whose journal may have the next one opened.
+        self._lock = threading.RLock()
+        self._branches: dict[str, Branch] = {}
+        """Those whose calls are answered, by the id of the new trajectory."""
+        self._foreign: dict[str, str] = {}
+        """Names of trajectories that were opened inside those, and were not recorded, by their ids."""
         self._server: AnswerServer | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Trajectory:
-        if self._branch is not None:
-            raise RuntimeError("this fork was entered before: make one for each run, rt.fork(trajectory, step).")
+        origin = self.root.origin
         settings = {
-            "name": self._origin.name, "task": self._origin.task, "group_id": self._origin.group_id,
+            "name": origin.name, "task": origin.task, "group_id": origin.group_id,
             "rollout_index": None, "metadata": None,
         }  # fmt: skip
         with ExitStack() as stack:
-            branch = stack.enter_context(TrajectoryScope(settings))
-            branch.forked_from = ForkedFrom(id=self._origin.id, step=len(self._answers))
-            self._branch = branch
-            self._server = stack.enter_context(AnswerServer(self._answers))
-            stack.enter_context(redirect(self._route))
-            _open.append(self)
-            stack.callback(_open.remove, self)
+            stack.enter_context(self.answering())
+            self.begin(branch := stack.enter_context(TrajectoryScope(settings)))
             self._stack = stack.pop_all()
         return branch
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Answers what its trajectories ask."""
+        if self._server is not None:
+            raise RuntimeError("this fork was entered before: make one for each run, rt.fork(trajectory, step).")
+        with AnswerServer(self._answers) as self._server, redirect(self._route):
+            _open.append(self)
+            lifecycle.when_opened.append(self._opened)
+            try:
+                yield
+            finally:
+                lifecycle.when_opened.remove(self._opened)
+                _open.remove(self)
+
+    def begin(self, branch: Trajectory) -> None:
+        """Begins with the trajectory that goes on from the recorded one."""
+        self.root.begin(branch)
+        self._branches[branch.id] = self.root
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        difference = self._ended()
+        difference = self.ended()
         # A cancelled task, and Ctrl-C, stay what they are.
         if difference is None or not isinstance(error, Exception | None):
             self._stack.__exit__(kind, error, traceback)
@@ -130,99 +151,140 @@ class Fork:
     ) -> None:
         self.__exit__(kind, error, traceback)
 
-    def _ended(self) -> str | None:
-        """Says how far the recording was used, and returns what the block fails with, if it does."""
-        assert self._branch is not None
-        answered, left = len(self._answers) - len(self._left), len(self._left)
-        found = self._branch.forked_from
-        if left and found is not None:
-            self._branch.forked_from = ForkedFrom(id=found.id, step=answered, difference=found.difference)
-        if self._difference is not None:
-            return None if self._goes_live else self._difference
-        live = len({step.call_id for step in self._branch.steps} - set(self._given)) if left else 0
+    def ended(self) -> str | None:
+        """Says how far the recording was used, and returns what the run fails with, if it does."""
+        root, left = self.root, len(self.root.left)
+        branch = root.trajectory
+        assert branch is not None
+        if left:
+            root.note(None if branch.forked_from is None else branch.forked_from.difference)
+        if self.difference is not None:
+            return None if self.goes_live else self.difference
+        live = len({step.call_id for step in branch.steps} - set(root.given)) if left else 0
         if live:
             return (
-                f"{live} calls went to the model, and {left} of {len(self._answers)} recorded ones were not asked for: "
+                f"{live} calls went to the model, and {left} of {len(root.answers)} recorded ones were not asked for: "
                 "the calls were made by a transport that rt.fork cannot answer."
             )
         if left:
-            guard.warn(f"the agent ended after {answered} of {len(self._answers)} recorded calls.")
+            guard.warn(f"the agent ended after {len(root.answers) - left} of {len(root.answers)} recorded calls.")
         return None
 
     def tool_run(self, name: str, tool_call_id: str | None) -> ToolRun | None:
         """Takes the next recorded run of a tool; None where there is none, or tools run again."""
         with self._lock:
-            for run in self._tool_runs or ():
-                if run.name == name and tool_call_id in (None, run.tool_call_id):
-                    assert self._tool_runs is not None
-                    self._tool_runs.remove(run)
-                    return run
-        return None
+            branch = self.branch_here()
+            return branch.tool_run(name, tool_call_id) if self._gives_tools and branch is not None else None
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this context is inside the block."""
-        return self._branch is not None and scope.here() is self._branch
+    def branch_here(self) -> Branch | None:
+        """The recorded trajectory that this context goes on from; None where it is not in this fork."""
+        here = context.current()
+        return None if here is None else self._branches.get(here.id)
+
+    def _opened(self, trajectory: Trajectory) -> None:
+        """Finds the recorded trajectory of one that was opened inside this fork."""
+        with self._lock:
+            parent = self._branches.get(trajectory.parent_id or "")
+            child = None if parent is None else parent.child_for(trajectory)
+            if child is not None:
+                child.begin(trajectory)
+                self._branches[trajectory.id] = child
+            elif parent is not None or trajectory.parent_id in self._foreign:
+                self._foreign[trajectory.id] = trajectory.name
 
     def _route(self, method: str, url: str, body: bytes | None) -> Redirected | None:
         """Where a request goes: to the recorded answers, or None, where it was going."""
         assert self._server is not None
         path = "/" + url.partition("://")[2].partition("/")[2]
-        if not self.is_here or (protocol := _protocol(method, path, body)) is None:
+        here = context.current()
+        if here is None or (protocol := _protocol(method, path, body)) is None:
             return None
         call = recorder.current.get()
         with self._lock:
             try:
-                number = self._number(path, body, protocol, None if call is None else call.id)
+                number = self._answer(here, path, body, protocol, None if call is None else call.id)
             except Exception as error:
                 # Whatever is wrong with a request, it must not reach the model.
-                number = self._differs(self._left[:1], f"it cannot be compared: {guard.describe(error)}")
+                number = self._differs(self.root, f"it cannot be compared: {guard.describe(error)}")
         if number is None:
             return None
         if call is not None:
             call.is_replayed = number != REFUSED
         return Redirected(self._server.url + path, {ANSWER_HEADER: str(number)})
 
-    def _number(self, path: str, body: bytes | None, protocol: str, call_id: str | None) -> int | str | None:
+    def _answer(
+        self, here: Trajectory, path: str, body: bytes | None, protocol: str, call_id: str | None
+    ) -> int | str | None:
         """The number of the answer to a request; None where it goes to the model, ``refused`` where it differs."""
-        if call_id is not None and call_id in self._given:
-            return self._given[call_id]  # An attempt of a call that was answered before.
-        if self._difference is not None:
-            return None if self._goes_live else REFUSED
-        if not self._left:
+        branch = self._branches.get(here.id)
+        if branch is None:
+            return self._answer_other(here)
+        if call_id is not None and call_id in branch.given:
+            # An attempt of a call that was answered before.
+            return self._begins[id(branch)] + branch.given[call_id]
+        if self.difference is not None:
+            return None if self.goes_live else REFUSED
+        if not branch.left and branch is self.root:
             return None
         if body is None:
-            return self._differs(self._left[:1], "its body is a stream, which cannot be compared")
+            return self._differs(branch, "its body is a stream, which cannot be compared")
         now = asked_now(protocol, path, body)
-        # Of calls that overlapped, the next one may be another.
-        number = next((one for one in self._left if not any(self._differences(one, protocol, now))), None)
+        branch = self._exchanged(branch, here, protocol, now)
+        number = branch.number(protocol, now)
         if number is None:
-            if any(one.protocol == protocol and not any(changes(one.asked, now)) for one in self._later):
-                return None  # Recorded at the same time as those before the step.
-            found = list(self._differences(self._left[0], protocol, now))
-            return self._differs(self._left[:1], f"it differs from the recorded one in {named(found)}", found)
-        self._left.remove(number)
+            if branch.is_later(protocol, now):
+                return None
+            if not branch.left:
+                return self._differs(branch, "the recorded sub-agent made no further one")
+            found = list(branch.differences(branch.left[0], protocol, now))
+            return self._differs(branch, f"it differs from the recorded one in {named(found)}", found)
+        branch.left.remove(number)
         if call_id is not None:
-            self._given[call_id] = number
-        return number
+            branch.given[call_id] = number
+        if branch is not self.root:
+            branch.note()
+        return self._begins[id(branch)] + number
 
-    def _differences(self, number: int, protocol: str, now: Any) -> Iterator[Change]:
-        recorded = self._answers[number]
-        if protocol != recorded.protocol:
-            return iter([Change("protocol", recorded.protocol, protocol)])
-        return changes(recorded.asked, now)
+    def _exchanged(self, branch: Branch, here: Trajectory, protocol: str, now: Any) -> Branch:
+        """The branch of a trajectory, once its first call is known."""
+        parent = self._branches.get(here.parent_id or "")
+        if branch is self.root or parent is None:
+            return branch
+        found = parent.exchange(branch, protocol, now)
+        for one in (branch, found):
+            if one.trajectory is not None:
+                self._branches[one.trajectory.id] = one
+        return found
 
-    def _differs(self, awaited: Sequence[int], what: str, found: Sequence[Change] = ()) -> str | None:
+    def _answer_other(self, here: Trajectory) -> str | None:
+        """Where a request goes that was made in a trajectory which was not recorded."""
+        name = self._foreign.get(here.id)
+        if name is None:
+            return None
+        if self.difference is not None:
+            return None if self.goes_live else REFUSED
+        if self._has_children and self.root.left:
+            return self._differs(self.root, f"it was made by a sub-agent {name!r}, which the recorded run had not")
+        if not self._has_children:
+            guard.warn_once(
+                f"fork-child:{name}",
+                f"the calls of the sub-agent {name!r} go to the model: rt.fork(..., children=rt.read(path)) answers "
+                "those that were recorded.",
+            )
+        return None
+
+    def _differs(self, branch: Branch, what: str, found: Sequence[Change] = ()) -> str | None:
         """Notes the first difference; returns where the request goes."""
-        place = f"call {awaited[0] + 1 if awaited else '?'} of {len(self._answers)}: {what}"
-        self._difference = "\n".join([f"{place}{':' if found else '.'}", *lines_of(found)])
-        assert self._branch is not None
+        of_child = "" if branch is self.root else f" of the sub-agent {branch.origin.name!r}"
+        at = branch.left[0] + 1 if branch.left else len(branch.answers) + 1 if of_child else "?"
+        place = f"call {at} of {len(branch.answers)}{of_child}: {what}"
+        self.difference = "\n".join([f"{place}{':' if found else '.'}", *lines_of(found)])
         assert self._server is not None
-        if not self._goes_live:
-            self._server.difference = self._difference
+        if not self.goes_live:
+            self._server.difference = self.difference
             return REFUSED
-        answered = len(self._answers) - len(self._left)
-        self._branch.forked_from = ForkedFrom(id=self._origin.id, step=answered, difference=self._difference)
+        for one in {id(branch): branch, id(self.root): self.root}.values():
+            one.note(self.difference)
         guard.warn(f"{place}; this call and those after it go to the model.")
         return None
 
@@ -246,7 +308,7 @@ def recorded_tool(name: str, *, tool_call_id: str | None = None) -> Any:
     Raises:
         LookupError: there is no (further) recorded run of it, or this is not inside such a block: run the tool.
     """
-    inside = next((one for one in reversed(_open) if one.is_here), None)
+    inside = next((one for one in reversed(_open) if one.branch_here() is not None), None)
     run = None if inside is None else inside.tool_run(name, tool_call_id)
     if run is None:
         what = "this is outside of rt.fork(..., tools='recorded')" if inside is None else "no such run is recorded"

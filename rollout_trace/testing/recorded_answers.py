@@ -50,11 +50,12 @@ class RecordedAnswer:
         return asked_form(self.protocol, self.steps[0])
 
 
-def answers_of(trajectory: Trajectory, count: int) -> list[RecordedAnswer]:
+def answers_of(trajectory: Trajectory, count: int | None) -> list[RecordedAnswer]:
     """The calls of a trajectory in the order in which they began; the first ones can be answered.
 
     Args:
-        count: number of those.
+        trajectory: the recorded one.
+        count: number of those; None: all.
 
     Raises:
         ValueError: it has fewer calls, or one of those has no answer that can be given again.
@@ -62,7 +63,9 @@ def answers_of(trajectory: Trajectory, count: int) -> list[RecordedAnswer]:
     calls: dict[str, list[Step]] = {}
     for step in trajectory.steps:
         calls.setdefault(step.call_id, []).append(step)
-    if not 0 < count <= len(calls):
+    if count is None:
+        count = len(calls)
+    elif not 0 < count <= len(calls):
         raise ValueError(
             f"step is {count}, and trajectory {brief(trajectory.id)} has {len(calls)} model calls: give how many of "
             f"them are answered from the recording, from 1 to {len(calls)}."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace.data.user_values import brief
 from rollout_trace.export import trl_rollout
 from rollout_trace.report import ExportReport
+from rollout_trace.train.trainer_report import trainer_report
 from rollout_trace.trainers.feed import Feed
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def rollout_func(
 
     The agent's task is the prompt, as it is in the dataset. Its model is the server that TRL sends the weights to. What
     it does is recorded; TRL gets the sampled ids with their logprobs, and the rewards. Give ``recorded_reward`` to the
-    trainer as its reward function.
+    trainer as its reward function. What the trainer computes for them comes back by ``trainer.note`` of the function.
 
     Args:
         agent: as for ``rt.rollouts``.
@@ -75,6 +76,9 @@ class RolloutFunc:
         """What TRL has no place for, over all steps."""
         self._step = 0
         self._several = several
+        output = options["output"]
+        self.trainer = None if output is None else TrainerNumbers(output)
+        """Takes what the trainer computes for the rows; None without ``output``."""
         self._feed = Feed(agent, **{"progress": False, **options, "policy_version": lambda: self._step})
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -89,8 +93,76 @@ class RolloutFunc:
             )
         groups = self._feed.make(tasks, samples)
         runs = chain.from_iterable(group.trajectories for group in groups)
-        return trl_rollout(runs, several=self._several, failed="mask", report=self.report)
+        columns = trl_rollout(runs, several=self._several, failed="mask", report=self.report)
+        if self.trainer is not None:
+            self.trainer.expect(columns)
+        return columns
 
     def close(self) -> None:
         """Ends the rollouts, when training has ended; the end of the program does the same."""
         self._feed.close()
+        if self.trainer is not None:
+            self.trainer.write()
+
+
+class TrainerNumbers:
+    """Notes the logprobs and entropies that a GRPOTrainer computes beside the file of the rollouts (``rt.mismatch``).
+
+    It knows a row by its ids, since TRL shuffles them. For each row the first numbers count: later ones, of further
+    passes over a batch, are by newer weights. What was noted is written once all rows of a generation have come.
+
+    Args:
+        path: the file that the trajectories are in, or are written to.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._awaited: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._found: dict[str, list[Any]] = {"logprobs": [], "entropy": []}
+
+    def expect(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Says which rows will come: what ``export.trl_rollout`` gave. Those of before are awaited no more."""
+        self.write()
+        self._awaited = {}
+        for prompt, completion, *place in zip(*(columns[name] for name in _PLACE), strict=True):
+            row = dict(zip(_PLACE[2:], place, strict=True)) | {"token_ids": [*prompt, *completion]}
+            if row["step_ids"]:
+                self._awaited.setdefault(tuple(row["token_ids"]), []).append(row)
+
+    def note(self, input_ids: Any, attention_mask: Any, logprobs: Any, entropies: Any) -> None:
+        """Takes numbers of a batch, as ``_get_per_token_logps_and_entropies`` of TRL takes and gives them.
+
+        Rows that are not awaited, or that came already, are passed over.
+
+        Args:
+            input_ids: [rows, tokens]: prompts, padded on the left, and completions, padded on the right.
+            attention_mask: [rows, tokens], 1 on what is no padding.
+            logprobs: [rows, completion tokens], natural logarithm.
+            entropies: [rows, completion tokens], nats.
+
+        Raises:
+            FileNotFoundError, ValueError, OSError: as ``rt.trainer_report``.
+        """
+        for at, (ids, mask) in enumerate(zip(input_ids, attention_mask, strict=True)):
+            key = tuple(ids[mask.bool()].tolist())
+            if key not in self._awaited:
+                continue
+            self._rows.append(self._awaited[key].pop())
+            if not self._awaited[key]:
+                del self._awaited[key]
+            count = int(mask[-logprobs.shape[1] :].sum())
+            for name, values in (("logprobs", logprobs), ("entropy", entropies)):
+                self._found[name].append(values[at, :count].detach().float().cpu())
+        if not self._awaited:
+            self.write()
+
+    def write(self) -> None:
+        """Writes what was noted so far. Raises as ``note``."""
+        rows, found = self._rows, self._found
+        self._rows, self._found = [], {name: [] for name in found}
+        if rows:
+            trainer_report(self._path, rows, **found)
+
+
+_PLACE = ("prompt_ids", "completion_ids", "trajectory_id", "step_ids", "spans")

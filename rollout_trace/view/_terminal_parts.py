@@ -74,6 +74,8 @@ def show_exchanges(canvas: Canvas, outline: Outline) -> None:
 
 
 def _summary_lines(one: Summary) -> Iterator[list[_canvas.Part]]:
+    if one.forked_from is not None:
+        yield [f"forked from {one_line(one.forked_from)} at step {one.fork_step}"]
     yield [_named(name, value) for name, value in {**(one.rewards or {}), **(one.metrics or {})}.items()]
     tokens = None
     if one.input_tokens is not None or one.output_tokens is not None:

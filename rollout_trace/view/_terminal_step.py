@@ -167,6 +167,8 @@ def _show_tokens(canvas: Canvas, tokens: Tokens, step: StepView, options: ShowOp
         canvas.line(f"... {of(tokens.n - limit, 'more token')}", style="meta", indent=INDENT)
     if options.color_by == "logprob" and tokens.logprobs is None:
         canvas.line("no logprobs are recorded of these tokens", style="meta", indent=INDENT)
+    if options.color_by == "ratio" and tokens.log_ratios is None:
+        canvas.line("no logprobs of a trainer are noted for these tokens", style="meta", indent=INDENT)
     if options.color_by == "entropy" and tokens.entropy is None:
         canvas.line("no alternatives are recorded of these tokens, so no entropy", style="meta", indent=INDENT)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rollout_trace.view._canvas import joined
 from rollout_trace.view.plain_text import TAB, one_line, short
-from rollout_trace.view.styles import ENTROPIES, LEFT_OUT, MARKS, PROBABILITIES, levels_of
+from rollout_trace.view.styles import ENTROPIES, LEFT_OUT, MARKS, PROBABILITIES, RATIOS, levels_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,13 +82,15 @@ def legend(color_by: ColorBy, *, colors: bool) -> Text:
         return Text.assemble(("tokens: ", "meta"), joined([trained, _left_out_sample()]))
     if color_by == "logprob":
         names = [f"p ≥ {PROBABILITIES[0]:g}", *(f"p < {one:g}" for one in PROBABILITIES)]
+    elif color_by == "ratio":
+        names = [f"ratio < {RATIOS[0]:g}", *(f"≥ {one:g}" for one in RATIOS)]
     else:
         names = [f"entropy < {ENTROPIES[0]:g}", *(f"≥ {one:g}" for one in ENTROPIES)]
     if colors:
         samples = [Text(name, style) for name, style in zip(names, _LEVELS, strict=True)]
     else:
         samples = [Text(f"{marks[0]}{name}{marks[1]}") for name, marks in zip(names, MARKS, strict=True) if marks[0]]
-    unit = " nats" if color_by == "entropy" else ""
+    unit = {"entropy": " nats", "ratio": ", or as far below 1"}.get(color_by, "")
     return Text.assemble(("tokens: ", "meta"), joined([*samples], "  "), unit, "  ", _left_out_sample())
 
 
@@ -105,7 +107,9 @@ def token_table(tokens: Tokens, *, begin: int | None, color_by: ColorBy, limit: 
     for name in ("token", *(() if begin is None else ("in row",)), "id"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("text", overflow="fold", max_width=28)
-    for name in ("logprob", "p", *(() if tokens.entropy is None else ("entropy",))):
+    columns = {"entropy": (tokens.entropy, _decimal), "ratio": (tokens.log_ratios, _ratio)}
+    known = {name: column for name, column in columns.items() if column[0] is not None}
+    for name in ("logprob", "p", *known):
         table.add_column(name, justify="right", no_wrap=True)
     if tokens.alternatives is not None:
         table.add_column("alternatives", overflow="fold")
@@ -114,8 +118,7 @@ def token_table(tokens: Tokens, *, begin: int | None, color_by: ColorBy, limit: 
         row = [str(at), *(() if begin is None else (str(begin + at),)), _id(tokens, at)]
         text = "-" if tokens.texts is None else _quoted(tokens.texts[at])
         numbers = [_decimal(logprob), _probability(logprob)]
-        if tokens.entropy is not None:
-            numbers.append(_decimal(tokens.entropy[at]))
+        numbers += [text_of(values[at]) for values, text_of in known.values() if values is not None]
         cells = [*map(Text, row), Text(text, _LEVELS[levels[at]]), *map(Text, numbers)]
         if tokens.alternatives is not None:
             cells.append(_alternatives(tokens.alternatives[at]))
@@ -138,6 +141,10 @@ def _quoted(text: str) -> str:
 
 def _decimal(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _ratio(log_ratio: float | None) -> str:
+    return "-" if log_ratio is None else f"{math.exp(min(log_ratio, 700.0)):.3g}"
 
 
 def _probability(logprob: float | None) -> str:

@@ -91,6 +91,8 @@ class TrajectoryDifference(Shown):
     """Number of steps."""
     differing_steps: int = 0
     first: StepDifference | None = None
+    fork: list[str] = field(default_factory=list)
+    """Lines of a tree, where one went on from the other, or both from one and the same (``rt.fork``)."""
 
     @property
     def sentence(self) -> str:
@@ -122,7 +124,8 @@ def difference(
     one, two = TrajectoryView(a, decode=decode), TrajectoryView(b, decode=decode)
     results = list(_values(_results(one), _results(two)))
     settings = [*_values(_origin(one), _origin(two)), *_step_settings(a.steps, b.steps)]
-    first, count = _first_step(one, two, tolerance)
+    fork = _fork(a, b)
+    first, count = _first_step(one, two, tolerance, is_fork=bool(fork))
     return TrajectoryDifference(
         a=a.id,
         b=b.id,
@@ -133,7 +136,20 @@ def difference(
         n_b=len(b.steps),
         differing_steps=count,
         first=first,
+        fork=fork,
     )
+
+
+def _fork(a: Trajectory, b: Trajectory) -> list[str]:
+    """The tree of two trajectories; nothing where they are not related by a fork."""
+    of_a, of_b = a.forked_from, b.forked_from
+    if of_b is not None and of_b.id == a.id:
+        return ["a", f"└─ b, after {of_b.step} calls of a"]
+    if of_a is not None and of_a.id == b.id:
+        return ["b", f"└─ a, after {of_a.step} calls of b"]
+    if of_a is not None and of_b is not None and of_a.id == of_b.id:
+        return [of_a.id, f"├─ a, after {of_a.step} calls of it", f"└─ b, after {of_b.step} calls of it"]
+    return []
 
 
 def _results(view: TrajectoryView) -> dict[str, Any]:
@@ -194,19 +210,26 @@ def _tool_name(tool: Any, at: int) -> str:
     return name if isinstance(name, str) else str(at)
 
 
-def _first_step(a: TrajectoryView, b: TrajectoryView, tolerance: float) -> tuple[StepDifference | None, int]:
-    """The first step that differs, and the number of those that do."""
+def _first_step(
+    a: TrajectoryView, b: TrajectoryView, tolerance: float, *, is_fork: bool
+) -> tuple[StepDifference | None, int]:
+    """The first step that differs, and the number of those that do. Of a fork's answered steps what was said counts."""
     n_a, n_b = len(a.trajectory.steps), len(b.trajectory.steps)
     first, count = None, abs(n_a - n_b)
     for at in range(min(n_a, n_b)):
         (one,), (two,) = a.steps(at, at + 1, tokens=False), b.steps(at, at + 1, tokens=False)
         what = list(_what(one, two, a.trajectory.steps[at], b.trajectory.steps[at], tolerance))
+        if is_fork and "cached" in (one.line.status, two.line.status):
+            what = [name for name in what if name in _SAID]
         count += bool(what)
         if what and first is None:
             first = _details(a, b, at, what)
     if first is None and n_a != n_b:
         first = StepDifference(index=min(n_a, n_b), what=[f"only in {'a' if n_a > n_b else 'b'}"])
     return first, count
+
+
+_SAID = ("messages", "answer", "finish")
 
 
 def _what(one: StepView, two: StepView, a: Step, b: Step, tolerance: float) -> Iterator[str]:

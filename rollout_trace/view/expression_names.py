@@ -111,6 +111,10 @@ NAMES: dict[str, Name] = {
     "episode_id": Name(lambda run: run.episode_id, "the same as episode"),
     "parent": Name(lambda run: run.parent_id, "id of the trajectory inside which it was opened"),
     "parent_id": Name(lambda run: run.parent_id, "the same as parent"),
+    "forked_from": Name(
+        lambda run: None if run.forked_from is None else run.forked_from.id,
+        "id of the trajectory that it went on from",
+    ),
     "attempt": Name(_summary("attempt"), "the attempt of rt.collect that it is"),
     "started_at": Name(lambda run: run.started_at, 'when it began, as text: started_at > "2026-11-21T08"'),
     "ended_at": Name(lambda run: run.ended_at, "when it ended, as text"),

@@ -60,6 +60,21 @@ class Tokens(Shown):
     entropy: list[float | None] | None = None
     """Nats, of the recorded alternatives, with what they leave of the probability as one more: a lower bound."""
     alternatives: list[list[Alternative]] | None = None
+    log_ratios: list[float | None] | None = None
+    """Nats: the trainer's logprob of each token minus the engine's. The logarithm of the importance ratio."""
+
+
+class RatioBin(Struct, array_like=True):
+    """A stretch of the sampled tokens of a trajectory that have logprobs of both sides."""
+
+    step: int
+    """Index of the step in which it begins."""
+    token: int
+    """Position in that step's completion."""
+    mean: float
+    """Nats, of the log ratios of its tokens; as low and high."""
+    low: float
+    high: float
 
 
 class FindingView(Shown):
@@ -231,6 +246,10 @@ class Summary(Shown):
     parent: str | None = None
     parent_step: str | None = None
     """Id of the parent's latest step when it was opened."""
+    forked_from: str | None = None
+    """Id of the recorded trajectory that it went on from."""
+    fork_step: int | None = None
+    """Number of its calls that were answered from the recording."""
     status: str = "completed"
     stop_reason: str | None = None
     error: str | None = None
@@ -300,4 +319,6 @@ class Outline(Shown):
     """HTTP exchanges that it holds, byte for byte: it is a cassette."""
     exchange_bytes: int = 0
     """Of their requests and answers."""
+    ratios: list[RatioBin] = []
+    """Of the trainer's probabilities to the engine's, in the order of the tokens; empty where none are known."""
     vocabulary: int | None = None

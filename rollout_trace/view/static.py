@@ -146,6 +146,8 @@ class Packer:
             packed["logprobs"] = tokens.logprobs
         if tokens.entropy is not None:
             packed["entropy"] = [None if value is None else round(value * 1_000) for value in tokens.entropy]
+        if tokens.log_ratios is not None:
+            packed["log_ratios"] = tokens.log_ratios
         if tokens.alternatives is not None:
             logprobs = tokens.logprobs or [None] * tokens.n
             sampled = [(*name, logprob) for name, logprob in zip(names, logprobs, strict=True)]

@@ -1,4 +1,4 @@
-"""What is shown in a terminal, and in which colours: roles, tokens by logprob, entropy or mask; dark and light ones.
+"""What is shown in a terminal, and its colours: roles; tokens by logprob, entropy, ratio or mask; dark and light ones.
 
 Every colour is one of the 256 that terminals share, so that its contrast is known; a test computes it. Nothing is said
 by colour alone: without colours the marks of ``MARKS`` stand around tokens.
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from rollout_trace.view.tokens import TokenTexts
 
 ThemeName: TypeAlias = Literal["dark", "light"]
-ColorBy: TypeAlias = Literal["logprob", "entropy", "mask"]
+ColorBy: TypeAlias = Literal["logprob", "entropy", "ratio", "mask"]
 COLOR_BY: tuple[ColorBy, ...] = get_args(ColorBy)
 
 PROBABILITIES = (0.9, 0.5, 0.1, 0.01)
 """A token's level is the number of these that its probability is below."""
 ENTROPIES = (0.1, 0.5, 1.0, 2.0)
 """Nats. A token's level is the number of these that its entropy reaches."""
+RATIOS = (1.01, 1.1, 1.5, 2.0)
+"""A token's level is the number of these that the trainer's probability over the engine's, or the inverse of that,
+reaches."""
 MARKS = (("", ""), ("", ""), ("‹", "›"), ("«", "»"), ("⟦", "⟧"))
 """Around a token of each level, where there are no colours."""
 LEFT_OUT = ("[-", "-]")
@@ -151,6 +154,8 @@ def levels_of(tokens: Tokens, color_by: ColorBy) -> list[int] | None:
     """The level of each token, 0 to 4; None where it is not known of any. A token without a value has level 0."""
     if color_by == "entropy":
         return None if tokens.entropy is None else [_entropy_level(value) for value in tokens.entropy]
+    if color_by == "ratio":
+        return None if tokens.log_ratios is None else [_ratio_level(value) for value in tokens.log_ratios]
     if color_by == "logprob":
         return None if tokens.logprobs is None else [probability_level(value) for value in tokens.logprobs]
     return None
@@ -160,6 +165,10 @@ def probability_level(logprob: float | None) -> int:
     """The number of ``PROBABILITIES`` that a token's is below; 0 where it is not known."""
     # Compared as probabilities: that of 0.5 is level 1, as the legend says it.
     return 0 if logprob is None else sum(logprob < math.log(one) - 1e-6 for one in PROBABILITIES)
+
+
+def _ratio_level(log_ratio: float | None) -> int:
+    return 0 if log_ratio is None else sum(abs(log_ratio) >= math.log(one) - 1e-6 for one in RATIOS)
 
 
 def _entropy_level(entropy: float | None) -> int:

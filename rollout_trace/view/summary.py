@@ -67,6 +67,8 @@ def summary_of(trajectory: Trajectory, findings: Sequence[Finding], rows: Sequen
         episode=trajectory.episode_id,
         parent=trajectory.parent_id,
         parent_step=trajectory.parent_step_id,
+        forked_from=None if trajectory.forked_from is None else trajectory.forked_from.id,
+        fork_step=None if trajectory.forked_from is None else trajectory.forked_from.step,
         status=trajectory.status,
         stop_reason=trajectory.stop_reason,
         error=None if trajectory.error is None else f"{trajectory.error.type}: {trajectory.error.message}",

@@ -48,6 +48,11 @@ def show_difference(
 def _show(canvas: Canvas, found: TrajectoryDifference, names: tuple[str, str], *, full: bool) -> None:
     for side, name, style in (("a", names[0], _A), ("b", names[1], _B)):
         canvas.line(one_line(name), lead=Text(f"{side}: ", style))
+    if found.fork:
+        canvas.blank()
+        canvas.line("fork", style="title")
+        for line in found.fork:
+            canvas.line(one_line(line), indent=_INDENT)
     if found.equal:
         canvas.line(f"They are equal: {of(found.n_a, 'step')}.", style="title")
         return

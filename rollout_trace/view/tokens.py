@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rollout_trace.view.model import Alternative, Tokens
+from rollout_trace.view.model import Alternative, RatioBin, Tokens
 from rollout_trace.view.summary import finite
 
 if TYPE_CHECKING:
@@ -45,7 +45,34 @@ def tokens_of(step: Step, texts: TokenTexts | None = None) -> Tokens | None:
         logprobs=logprobs,
         entropy=None if alternatives is None else [entropy_of(row) for row in alternatives],
         alternatives=alternatives,
+        log_ratios=None if (ratios := log_ratios_of(step)) is None or len(ratios) != n else ratios,
     )
+
+
+def log_ratios_of(step: Step) -> list[float | None] | None:
+    """The trainer's logprobs minus the engine's, nats, for each token; None where one of the two is not known."""
+    ours, theirs = step.logprobs, step.trainer_logprobs
+    if ours is None or theirs is None or len(ours) != len(theirs):
+        return None
+    pairs = zip(theirs.tolist(), ours.tolist(), strict=True)
+    return [_number(trainer - engine) for trainer, engine in pairs]
+
+
+def ratio_bins(steps: Sequence[Step], most: int = 160) -> list[RatioBin]:
+    """The log ratios of all steps' tokens in their order, as at most so many stretches of about one length."""
+    known = [
+        (at, token, value)
+        for at, step in enumerate(steps)
+        for token, value in enumerate(log_ratios_of(step) or ())
+        if value is not None
+    ]
+    size = -(-len(known) // most) or 1
+    found = []
+    for begin in range(0, len(known), size):
+        at, token, _ = known[begin]
+        values = [value for _, _, value in known[begin : begin + size]]
+        found.append(RatioBin(at, token, round(math.fsum(values) / len(values), 6), min(values), max(values)))
+    return found
 
 
 def decode_texts(step: Step, tokenizer: TokenTexts | None = None) -> list[str] | None:

@@ -37,7 +37,7 @@ from rollout_trace.view.summary import (
     worst,
 )
 from rollout_trace.view.threads import Link, children_after, threads_of
-from rollout_trace.view.tokens import TokenTexts, tokens_of
+from rollout_trace.view.tokens import TokenTexts, ratio_bins, tokens_of
 from rollout_trace.view.values import json_text, plain, text_of
 from rollout_trace.wire.chat_messages import answer, convert, grouped, names_of_tools
 
@@ -90,6 +90,7 @@ class TrajectoryView:
             metadata=plain(one.metadata),
             error=error_text(one.error),
             token_texts=self._source_of_texts(),
+            ratios=ratio_bins(self._steps),
             exchanges=len(one.exchanges),
             exchange_bytes=sum(len(each.request) + len(each.response) for each in one.exchanges),
         )

@@ -26,7 +26,7 @@ from tests.consumers import recorded
 from tests.train import test_drift
 
 from . import commands, evaluated
-from .stage import Setting, Stage, programs, usual
+from .stage import PROGRAM, Setting, Stage, programs, usual
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -136,10 +136,13 @@ def fork(stage: Stage) -> Iterator[None]:
     with rt.recording(stage.folder / "rollouts.jsonl"), rt.trajectory(task="sum/2", group="sum/2"):
         solve(stage.names["client"])
     stage.names |= {"solve": solve, "look_up": str}
+    stage.write("agent.py", PROGRAM)
     before = len(stage.server.requests)
     yield
-    assert len(stage.server.requests) - before == 9
-    assert [[step.status for step in one.steps] for one in rt.read("forks.jsonl")] == [["cached", "ok"]] * 8
+    program, branch = rt.read("runs.jsonl")
+    assert [one.status for one in branch.steps] == ["cached", *["ok"] * (len(program.steps) - 1)]
+    assert len(stage.server.requests) - before == 10 + 2 * len(program.steps) - 1
+    assert [[step.status for step in one.steps] for one in rt.read("forks.jsonl")] == [["cached", "ok"]] * 9
 
 
 def google(stage: Stage) -> Iterator[None]:

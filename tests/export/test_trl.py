@@ -77,6 +77,8 @@ def test_a_rollout_is_one_row() -> None:
         "temperature": [None] * 2,
         "logprobs_mode": [None] * 2,
         "policy_spans": [None] * 2,
+        "step_ids": [list(MERGED.sequences()[0].step_ids)] * 2,
+        "spans": [[[2, 4], [5, 6]]] * 2,
     }
     assert set(map(len, trl_rollout([]).values())) == {0}
 

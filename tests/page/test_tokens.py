@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rollout_trace.view.model import Message, Part, StepView, Tokens
+from rollout_trace.view.model import Message, Part, RatioBin, StepView, Tokens
 from tests.page.conftest import Pages
 from tests.page.solver import solver
 from tests.page.trajectories import One, long, opened, tokens
@@ -48,6 +48,26 @@ def test_each_token_is_in_the_part_that_it_is_of_and_none_is_left_out(pages: Pag
     )
     assert section.locator(".part.template").first.inner_text() == "<think>⏎"
     assert "special" in (section.locator(".t").first.get_attribute("class") or "")
+
+
+def test_colours_follow_the_ratio_where_it_is_known(pages: Pages) -> None:
+    logs = [math.log(one) for one in (1.0, 1.02, 1 / 1.2, 1.6, 0.4)]
+    completion = Tokens(n=5, ids=list(range(5)), texts=list("abcde"), log_ratios=[*logs])
+    one = answered(completion, [Part(kind="text", text="abcde")])
+    one.outline.ratios = [RatioBin(0, at, value, value, value) for at, value in enumerate(logs)]
+    page, _ = opened(pages, [one], "#/t/0-0?color=ratio")
+    assert shown(page) == list("abcde")
+    assert classes(page) == ["q0", "q1", "q2", "q3", "q4"]
+    bars = page.locator(".ratios .bar")
+    assert bars.count() == 5
+    assert bars.nth(2).get_attribute("aria-label") == "step 0, token 2: ratio 0.833, from 0.833 to 0.833"
+    bars.nth(2).press("Enter")
+    page.wait_for_selector(".t.pinned")
+    assert page.locator(".token-detail").inner_text().split("ratio, trainer to engine")[1].split()[0] == "0.833"
+    # Without a trainer's numbers there is neither.
+    page, _ = opened(pages, [answered(Tokens(n=1, ids=[1], texts=["a"]), [Part(kind="text", text="a")])])
+    page.wait_for_selector(".msg .t")
+    assert page.locator('.segments [data-value="ratio"], .ratios').count() == 0
 
 
 def test_colours_follow_the_logprob_the_entropy_and_the_mask(pages: Pages) -> None:

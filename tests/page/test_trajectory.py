@@ -345,3 +345,25 @@ def test_a_request_that_begins_a_conversation_or_repeats_another_leads_to_what_i
     page.locator('[data-step="2"] .seam button').click()
     page.wait_for_url("**step=0*")
     assert "tools offered\nadd, web" in page.locator("[aria-label=Step]").inner_text()
+
+
+def test_forks_stand_below_the_run_that_they_go_on_from(pages: Pages) -> None:
+    ones = [long(3) for _ in range(4)]
+    for at, origin in enumerate((None, 0, 0, 2)):
+        summary = ones[at].outline.summary
+        summary.id, summary.group, summary.reward = f"run-{at}", None, at / 4
+        if origin is not None:
+            summary.forked_from, summary.fork_step = f"run-{origin}", at
+    page, _ = opened(pages, ones, "#/t/0-2")
+    forks = page.locator('[aria-label="Forks"]')
+    forks.wait_for()
+    assert forks.locator("li").count() == 4
+    assert forks.locator(".current").inner_text().split("\n")[0] == "from step 2"
+    assert [one.strip() for one in forks.locator("ul ul ul .clip").all_inner_texts()] == ["from step 3"]
+    forks.locator("a.compare").first.click()
+    page.wait_for_selector(".compare .heads")
+    assert page.evaluate("location.hash").startswith("#/compare/0-2/0-0")
+    # A run without forks has no such part.
+    page, _ = opened(pages, [long(2)])
+    page.wait_for_selector(".msg")
+    assert page.locator('[aria-label="Forks"]').count() == 0

@@ -21,6 +21,7 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import rollout_trace as rt
 from rollout_trace.testing import Reply, ScriptedServer
+from rollout_trace.view.difference import difference
 
 CALLS = 20
 
@@ -203,6 +204,12 @@ def test_each_row_is_trained_on_once_and_the_group_has_all(server: ScriptedServe
                 agent("What is there?")
                 branch.reward = float(at)
     first, *branches = rt.read(path)
+    assert difference(first, branches[0]).fork == ["a", "└─ b, after 7 calls of a"]
+    assert difference(branches[0], first).fork == ["b", "└─ a, after 7 calls of b"]
+    siblings = difference(branches[0], branches[1])
+    assert siblings.fork == [first.id, "├─ a, after 7 calls of it", "└─ b, after 7 calls of it"]
+    # That they were answered from the recording is no difference.
+    assert siblings.first is difference(first, branches[0]).first is None
     first.reward = 0.0
     (group,) = rt.groups([first, *branches])
     assert len(group.trajectories) == 9
@@ -431,6 +438,55 @@ def test_recorded_results_of_tools(server: ScriptedServer, tmp_path: Path) -> No
         rt.recorded_tool("look")
     with pytest.raises(LookupError, match=r"outside of rt\.fork"):
         rt.recorded_tool("look")
+
+
+def with_helpers(ask: Callable[..., Any], names: str) -> None:
+    """Two calls of the agent itself, between them one of a sub-agent for each name, whose own helper asks too."""
+    ask("begin")
+    for name in names:
+        with rt.trajectory("helper"), rt.trajectory("inner"):
+            ask(f"help with {name}")
+    ask("end")
+
+
+def test_calls_of_sub_agents_are_answered(
+    server: ScriptedServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = asking(server)
+    path = tmp_path / "rollouts.jsonl"
+    with rt.recording(path), rt.trajectory("solver"):
+        with_helpers(ask, "AB")
+    family = list(rt.read(path))
+    origin = next(one for one in family if one.name == "solver")
+    before = len(server.requests)
+    with rt.recording(path), rt.fork(origin, 1, children=rt.read(path)) as branch:
+        with_helpers(ask, "AB")
+    assert len(server.requests) == before + 1
+    assert b"end" in server.requests[-1].body
+    made = {one.id: one for one in list(rt.read(path))[len(family) :]}
+    origins = {one.id: one for one in family}
+    assert len(made) == len(origins) == 5
+    ids = {one.id: one.forked_from.id for one in made.values() if one.forked_from is not None}
+    for one in made.values():
+        recorded = origins[ids[one.id]]
+        assert (one.name, [s.messages for s in one.steps]) == (recorded.name, [s.messages for s in recorded.steps])
+        expected = ["cached", "ok"] if one.id == branch.id else ["cached"] * len(one.steps)
+        assert [step.status for step in one.steps] == expected
+        # The tree is the recorded one.
+        assert (None if one.parent_id is None else ids[one.parent_id]) == recorded.parent_id
+    differs = "call 1 of 1 of the sub-agent 'inner': it differs"
+    with pytest.raises(rt.ForkDifference, match=differs), rt.fork(origin, 1, children=family):
+        with contextlib.suppress(NotFoundError):
+            with_helpers(ask, "C")
+    unknown = "it was made by a sub-agent 'other', which the recorded run had not"
+    with pytest.raises(rt.ForkDifference, match=unknown), rt.fork(origin, 1, children=family), rt.trajectory("other"):
+        ask("begin")
+    assert len(server.requests) == before + 1
+    # Nobody said what they are.
+    with rt.fork(origin, 1):
+        with_helpers(ask, "AB")
+    assert len(server.requests) == before + 1 + 3
+    assert "the calls of the sub-agent 'inner' go to the model" in caplog.text
 
 
 KILLED = """

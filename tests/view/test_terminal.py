@@ -207,6 +207,10 @@ def test_levels_are_those_of_the_legend() -> None:
     )
     assert levels_of(tokens, "logprob") == [0, 0, 1, 1, 2, 2, 3, 3, 4, 0]
     assert levels_of(tokens, "entropy") == [0, 1, 2, 3, 4, 4, 0, 0, 0, 0]
+    ratios = [1.0, 1.009, 1.01, 1 / 1.1, 1.5, 0.5, 3.0]
+    tokens = Tokens(n=8, log_ratios=[*map(math.log, ratios), None])
+    assert levels_of(tokens, "ratio") == [0, 0, 1, 2, 3, 4, 4, 0]
+    assert levels_of(Tokens(n=1, ids=[1]), "ratio") is None
     assert len(MARKS) == 5
 
 

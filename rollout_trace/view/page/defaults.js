@@ -25,7 +25,7 @@ RT.defaults = (() => {
   const outline = (o) => ({
     threads: 1, exchanges: 0, exchange_bytes: 0, ...o,
     summary: summary(o.summary), steps: (o.steps || []).map(line), tool_runs: o.tool_runs || [],
-    rows: (o.rows || []).map((r) => ({ has_logprobs: true, ...r })), findings: o.findings || [],
+    rows: (o.rows || []).map((r) => ({ has_logprobs: true, ...r })), findings: o.findings || [], ratios: o.ratios || [],
     drift: (o.drift || []).map(drift), family: (o.family || []).map(summary),
   });
 

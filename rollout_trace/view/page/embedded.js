@@ -3,9 +3,9 @@ RT.embedded = (() => {
   const thousandths = (value) => (value === null ? null : value / 1000);
 
   function tokens(packed, names) {
-    const { n, no_texts, no_ids, logprobs, entropy, alternatives } = packed;
+    const { n, no_texts, no_ids, logprobs, entropy, alternatives, log_ratios } = packed;
     const column = (name) => packed.names.map((number) => names[name][number]);
-    const found = { n, texts: no_texts ? null : column("texts"), ids: no_ids ? null : column("ids"), logprobs };
+    const found = { n, texts: no_texts ? null : column("texts"), ids: no_ids ? null : column("ids"), logprobs, log_ratios };
     if (entropy) found.entropy = entropy.map(thousandths);
     if (alternatives) found.alternatives = unpacked(alternatives, packed, names);
     return found;

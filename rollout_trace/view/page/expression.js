@@ -10,7 +10,7 @@ RT.expression = (() => {
   const KEYWORDS = ["and", "or", "not", "in", "is", "if", "else", "for", "lambda", "True", "False", "None"];
   const WHOLE = ["metadata", "environment", "steps", "tool_runs", "tools", "text"];
   const SAME = ["id", "name", "status", "stop_reason", "error", "reward", "rewards", "metrics", "note", "task", "group", "index",
-    "episode", "parent", "attempt", "seconds", "tool_errors", "agents", "models", "calls", "input_tokens", "output_tokens",
+    "episode", "parent", "forked_from", "attempt", "seconds", "tool_errors", "agents", "models", "calls", "input_tokens", "output_tokens",
     "cost", "currency", "latency", "first_token", "rows", "tokens", "trained", "left_out", "findings", "grade", "drift", "excerpt"];
   const FIELDS = {
     ...Object.fromEntries(SAME.map((name) => [name, name])), task_id: "task", group_id: "group", rollout_index: "index",

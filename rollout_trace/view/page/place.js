@@ -1,7 +1,10 @@
 // The places inside a trajectory, as addresses: #/t/KEY?step=12&token=3&color=entropy&pane=rows&reasoning=0&tools=0
 RT.place = (() => {
   const PANES = [["conversation", "Conversation"], ["rows", "Rows"], ["time", "Time"], ["raw", "Raw"], ["details", "Details"]];
-  const COLORS = [["logprob", "logprob"], ["entropy", "entropy"], ["mask", "mask"], ["plain", "plain"]];
+  const COLORS = [["logprob", "logprob"], ["entropy", "entropy"], ["ratio", "ratio"], ["mask", "mask"], ["plain", "plain"]];
+
+  /** The colourings that an outline has something for. */
+  const colorsOf = (outline) => COLORS.filter(([name]) => name !== "ratio" || outline.ratios.length > 0);
 
   /** The state that an address asks for. Values that cannot be are left out. */
   function stateOf(query) {
@@ -25,5 +28,5 @@ RT.place = (() => {
     });
   }
 
-  return { PANES, COLORS, stateOf, address };
+  return { PANES, COLORS, colorsOf, stateOf, address };
 })();

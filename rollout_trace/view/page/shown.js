@@ -12,6 +12,9 @@ RT.shown = (() => {
   /** A logprob or an entropy, in three digits after the point. */
   const nats = (value) => (known(value) ? value.toFixed(3) : "-");
 
+  /** A ratio of probabilities, from its logarithm. */
+  const ratio = (log) => (Math.abs(log) < 6.9 ? Math.exp(log).toFixed(3) : Math.exp(log).toExponential(1));
+
   /** A list of terms and values; those that are not known are left out. A value may be a node. */
   function terms(pairs) {
     const kept = pairs.filter(([, value]) => known(value) && value !== "" && value !== "-");
@@ -96,5 +99,5 @@ RT.shown = (() => {
   /** A value that one may want elsewhere, such as an id; null where it is not known. */
   const copyable = (what, value) => (known(value) && value !== "" ? el("span", { class: "copyable" }, String(value), " ", copier(what, () => String(value))) : null);
 
-  return { copier, copyable, known, probability, nats, terms, long, json, section, choice, choose, toggle };
+  return { copier, copyable, known, probability, nats, ratio, terms, long, json, section, choice, choose, toggle };
 })();

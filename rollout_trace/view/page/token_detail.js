@@ -44,6 +44,7 @@ RT.tokenDetail = (() => {
       ["logprob", known(logprob) ? nats(logprob) : null],
       ["probability", known(logprob) ? probability(logprob) : null],
       ["entropy", known(column("entropy")) ? `≥ ${nats(column("entropy"))} nats` : null],
+      ["ratio, trainer to engine", known(column("log_ratios")) ? RT.shown.ratio(column("log_ratios")) : null],
       ["mask", known(line.row) ? mask : `no row (${line.left_out || "left out"})`],
       ["row, position", known(line.row) && known(line.begin) ? `${line.row}, ${count(line.begin + i)}` : null],
       ["policy version", view.policy_version],

@@ -7,6 +7,7 @@ RT.tokens = (() => {
   const CHUNK = 400;
   // As in rollout_trace/view/styles.py.
   const PROBABILITIES = [0.9, 0.5, 0.1, 0.01];
+  const RATIOS = [1.01, 1.1, 1.5, 2];
 
   // From sure to surprising. The classes q0 to q4 have a colour each, and the last two a line below as well.
   const SCALES = {
@@ -27,6 +28,15 @@ RT.tokens = (() => {
         const value = at(tokens.entropy, i);
         if (value === null) return null;
         return value < 0.1 ? 0 : value < 0.5 ? 1 : value < 1 ? 2 : value < 2 ? 3 : 4;
+      },
+    },
+    ratio: {
+      title: "the trainer's probability divided by the engine's, or the inverse of that",
+      labels: ["ratio < 1.01", "≥ 1.01", "≥ 1.1", "≥ 1.5", "≥ 2, or ≤ ½"],
+      level: (tokens, i) => {
+        const value = at(tokens.log_ratios, i);
+        if (value === null) return null;
+        return RATIOS.filter((one) => Math.abs(value) >= Math.log(one) - 1e-6).length;
       },
     },
     mask: {

@@ -2,7 +2,7 @@
 (() => {
   const { el, fill, count } = RT.dom;
   const { known, choice, choose, toggle } = RT.shown;
-  const { PANES, COLORS, stateOf } = RT.place;
+  const { PANES, colorsOf, stateOf } = RT.place;
 
   class View {
     constructor(params, element) {
@@ -39,7 +39,7 @@
         onhover: (found) => this.hover(found),
         onpin: (found) => this.pin(found),
       });
-      this.root = el("div", { class: "traj" }, this.toolbar(),
+      this.root = el("div", { class: "traj" }, this.toolbar(outline),
         el("div", { class: "traj-columns" }, this.left, el("div", { class: "middle" }, this.scroll, this.pane), this.right));
       this.take(outline);
       fill(this.element, this.root);
@@ -49,8 +49,8 @@
       });
     }
 
-    toolbar() {
-      this.colors = choice("colour of tokens", COLORS, this.state.color, (color) => this.set({ color }));
+    toolbar(outline) {
+      this.colors = choice("colour of tokens", colorsOf(outline), this.state.color, (color) => this.set({ color }));
       this.legend = el("div", { class: "legend-place" });
       this.panes = choice("pane", PANES, this.state.pane, (pane) => this.set({ pane }));
       this.reasoning = toggle("reasoning", "show reasoning (r)", true, () => this.set({ reasoning: !this.state.reasoning }));
@@ -94,15 +94,18 @@
       const info = RT.app.info || {};
       this.editor = RT.edit.panel(this.key, outline.summary, Boolean(info.writable), (summary) => this.saved(summary));
       fill(this.right, this.tokenPanel.element, RT.rows.side(outline, this.context), this.time.element,
+        RT.ratios.side(outline, (step, token) => this.goStep(step, token)),
         RT.details.findings(outline, this.context), this.editor.element, this.stepPanel.element, RT.details.about(outline));
       const family = RT.tree.family(outline);
       fill(this.left, family);
       this.root.classList.toggle("alone", !family);
-      RT.tree.group(outline, this.key).then((group) => {
-        if (this.closed || this.outline !== outline || !group) return;
-        this.left.append(group);
-        this.root.classList.remove("alone");
-      }, (error) => RT.app.banner(error));
+      for (const loaded of [RT.tree.forks(outline, this.key), RT.tree.group(outline, this.key)]) {
+        loaded.then((found) => {
+          if (this.closed || this.outline !== outline || !found) return;
+          this.left.append(found);
+          this.root.classList.remove("alone");
+        }, (error) => RT.app.banner(error));
+      }
     }
 
     estimate(i) {
@@ -271,8 +274,9 @@
     }
 
     cycle() {
-      const at = COLORS.findIndex(([name]) => name === this.state.color);
-      this.set({ color: COLORS[(at + 1) % COLORS.length][0] });
+      const colors = colorsOf(this.outline);
+      const at = colors.findIndex(([name]) => name === this.state.color);
+      this.set({ color: colors[(at + 1) % colors.length][0] });
     }
   }
 

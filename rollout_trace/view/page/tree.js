@@ -3,6 +3,7 @@ RT.tree = (() => {
   const { el, number, plural, toneOfStatus } = RT.dom;
   const { known, section } = RT.shown;
   const SIBLINGS = 100;
+  const FORKS = 500;
 
   function line(summary, current, extra) {
     const name = [el("span", { class: `dot ${toneOfStatus(summary.status || "completed")}`, title: summary.status || "completed" }),
@@ -38,6 +39,32 @@ RT.tree = (() => {
     return section("Episode", tree, lost.length > 0 && el("ul", {}, lost.map((one) => el("li", {}, line(one, one.id === outline.summary.id)))));
   }
 
+  const comparing = (row, key) => row.key !== key && el("a", {
+    class: "compare", href: RT.app.hash("compare", [key, row.key]), title: `compare with ${row.name || "agent"} #${row.index ?? "-"}`,
+  }, "compare");
+
+  /** What went on from a recorded run (rt.fork), below that run, to any depth; null where this one is in no such tree. */
+  async function forks(outline, key) {
+    const { rows, matched } = await RT.data.list({ query: "forked_from is not None", limit: FORKS });
+    const forked = new Map(rows.map((row) => [row.id, row]));
+    let root = outline.summary.id;
+    for (let up = 0; up < FORKS && forked.has(root); up += 1) root = forked.get(root).forked_from;
+    const below = new Map();
+    for (const row of rows) below.set(row.forked_from, [...(below.get(row.forked_from) || []), row]);
+    if (!below.has(root)) return null;
+    const origin = (await RT.data.list({ query: `id == ${JSON.stringify(root)}`, limit: 1 })).rows[0];
+    const seen = new Set();
+    const branch = (id) => {
+      const children = (below.get(id) || []).filter((one) => !seen.has(one.id));
+      for (const one of children) seen.add(one.id);
+      return children.length > 0 && el("ul", {}, children.map((one) => el("li", {},
+        line({ ...one, name: `from step ${one.fork_step}` }, one.key === key, comparing(one, key)), branch(one.id))));
+    };
+    const first = origin ? line(origin, origin.key === key, comparing(origin, key)) : el("div", { class: "tree-line soft" }, `${root} (not in these files)`);
+    return section("Forks", el("ul", {}, el("li", {}, first, branch(root))),
+      matched > rows.length && el("p", { class: "soft" }, `the first ${FORKS} of ${matched} forks of these files`));
+  }
+
   /** The trajectories of the same group, each to be opened or compared; null where there is none. */
   async function group(outline, key) {
     const name = outline.summary.group;
@@ -45,12 +72,9 @@ RT.tree = (() => {
     const found = await RT.data.list({ query: `group == ${JSON.stringify(name)}`, sort: "index", limit: SIBLINGS });
     const { rows } = found;
     if (rows.length < 2) return null;
-    const compare = (row) => row.key !== key && el("a", {
-      class: "compare", href: RT.app.hash("compare", [key, row.key]), title: `compare with ${row.name || "agent"} #${row.index ?? "-"}`,
-    }, "compare");
-    return section(`Group ${name}`, el("ul", {}, rows.map((row) => el("li", {}, line(row, row.key === key, compare(row))))),
+    return section(`Group ${name}`, el("ul", {}, rows.map((row) => el("li", {}, line(row, row.key === key, comparing(row, key))))),
       found.matched > found.rows.length && el("p", { class: "soft" }, `the first ${SIBLINGS} of ${found.matched}`));
   }
 
-  return { family, group };
+  return { family, forks, group };
 })();

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 from openai import OpenAI
+from page_blocks import blocks_of
 
 import rollout_trace as rt
 from rollout_trace import export
@@ -45,6 +47,97 @@ def advantages_of(runs: list[rt.Trajectory]) -> tuple[list[rt.Trajectory], list[
     return list(group.trajectories), group.advantages()
 
 
+Computed: TypeAlias = dict[tuple[int, ...], list[tuple[np.ndarray, np.ndarray]]]
+"""Logprobs and entropies [completion length] of each pass of the loss over a row, by its ids."""
+
+
+def reporting(rollouts: Any, computed: Computed) -> Any:
+    """The trainer of docs/mismatch.md, which also keeps what it has computed; ``rollouts`` is as there."""
+    (block,) = [one for one in blocks_of("docs/mismatch.md") if "class Reporting" in one.text]
+    names: dict[str, Any] = {"rollouts": rollouts}
+    exec(block.text, names)
+
+    class Watched(names["Reporting"]):  # type: ignore[misc]
+        def _get_per_token_logps_and_entropies(
+            self, model: Any, input_ids: Any, attention_mask: Any, *args: Any, **options: Any
+        ) -> Any:
+            found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *args, **options)
+            if options.get("compute_entropy"):
+                length = found[0].shape[1]
+                for ids, mask, *values in zip(input_ids, attention_mask, *found[:2], strict=True):
+                    kept = [one.detach().numpy()[mask[-length:].bool().numpy()] for one in values]
+                    computed.setdefault(tuple(ids[mask.bool()].tolist()), []).append((kept[0], kept[1]))
+            return found
+
+    return Watched
+
+
+def assert_came_back(path: Path, computed: Computed, options: Mapping[str, Any]) -> int:
+    """What the file has of each row that was trained on is what the trainer computed. Returns the number of rows."""
+    trained = 0
+    for run in rt.read(path):
+        rows = [] if run.parent_id is not None or run.status == "failed" else run.sequences(**options)
+        row = max(rows, key=lambda one: int(one.loss_mask.sum()), default=None)
+        steps = {step.id: step for step in run.steps}
+        for name in set(steps) - set(() if row is None else row.step_ids):
+            assert steps[name].trainer_logprobs is None
+        if row is None:
+            continue
+        trained += 1
+        passes = computed[tuple(row.token_ids.tolist())]
+        # Of two runs with the same ids each has the numbers of one of the two rows.
+        assert any(_are_on(row, steps, values) for values in passes)
+    return trained
+
+
+def _are_on(row: Any, steps: Mapping[str, rt.Step], values: tuple[np.ndarray, np.ndarray]) -> bool:
+    for name, (begin, end) in zip(row.step_ids, row.spans, strict=True):
+        for given, found in zip(values, (steps[name].trainer_logprobs, steps[name].entropy), strict=True):
+            expected = given[begin - row.prompt_length : end - row.prompt_length]
+            assert found is not None
+            assert expected.dtype == found.dtype == np.float32
+            if found[: len(expected)].tobytes() != expected.tobytes():
+                return False
+            # What was cut off the row is unknown.
+            assert np.isnan(found[len(expected) :]).all()
+    return True
+
+
+def test_what_the_trainer_computed_of_cut_rows_comes_back(
+    grpo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpo, "ROLLOUTS", 2)
+    path = tmp_path / "rollouts.jsonl"
+    tokenizer = grpo.make_tokenizer()
+    policy = grpo.Policy(grpo.make_model(tokenizer, 0), grpo.make_model(tokenizer, 0).eval())
+    asked = [[{"role": "user", "content": f"drawer {drawer}"}] for drawer in grpo.DRAWERS for _ in range(2)]
+    with grpo.serve(policy.served, tokenizer) as server, rt.recording(path):
+        client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine="vllm")
+        for at, prompt in enumerate(asked):
+            with rt.trajectory(task=f"task {at}") as run:
+                for turn in range(1 + at % 3):
+                    # Two conversations, or three: several rows.
+                    words = [*prompt, {"role": "user", "content": "pen"}][-1 - turn % 2 :]
+                    client.chat.completions.create(model="tiny", messages=words, max_tokens=9, seed=5 * at + turn)
+                run.reward = float(at % 2)
+    runs, numbers, computed = list(rt.read(path)), trl.TrainerNumbers(path), Computed()
+    options: Any = {"max_response_length": 4}
+
+    def replay(prompts: Any, trainer: Any) -> dict[str, list[Any]]:
+        columns = export.trl_rollout(runs, several="longest", **options)
+        numbers.expect(columns)
+        return columns
+
+    monkeypatch.setattr(grpo, "GRPOTrainer", reporting(SimpleNamespace(trainer=numbers), computed))
+    grpo.make_trainer(replay, policy, tokenizer, 1, 0, tmp_path).train()
+    assert assert_came_back(path, computed, options) == len(asked)
+    cut = [step for run in rt.read(path) for step in run.steps if step.trainer_logprobs is not None]
+    assert any(np.isnan(step.trainer_logprobs).any() for step in cut)
+    assert {len(run.steps) for run in runs} == {1, 2, 3}
+    # Both sides are this model's, in float32.
+    assert [cause.code for cause in rt.mismatch(rt.read(path)).causes] == []
+
+
 def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With runs that fail, sub-agents, and runs of several rows: each row is what the server was asked and said."""
     monkeypatch.setattr(grpo, "WARM_UP_STEPS", 30)
@@ -56,7 +149,9 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
     batches: list[dict[str, Any]] = []
     rewarded: list[dict[str, Any]] = []
 
-    class Watched(grpo.GRPOTrainer):  # type: ignore[misc]
+    computed, rollouts = Computed(), SimpleNamespace()
+
+    class Watched(reporting(rollouts, computed)):  # type: ignore[misc]
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             batches.append(super()._generate_and_score_completions(inputs))
             return batches[-1]
@@ -87,6 +182,7 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
             return float(result == drawers[task[-1]["content"][-1]]) + len(trajectory.steps) / 10
 
         func = trl.rollout_func(agent, reward=grade, output=tmp_path / "rollouts.jsonl")
+        rollouts.trainer = func.trainer
         trainer = grpo.make_trainer(func, policy, tokenizer, STEPS, 0, tmp_path)
         trainer.train()
         func.close()
@@ -126,6 +222,7 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
     for logs in trainer.state.log_history:
         if "reward" in logs:
             assert grpo.ratios(logs) == pytest.approx((1, 1), abs=1e-3)
+    assert assert_came_back(tmp_path / "rollouts.jsonl", computed, {}) == sum(run.status != "failed" for run in outer)
     assert func.report.noted["runs that failed, as rows that nothing is learnt from"] == sum(
         run.status == "failed" for run in outer
     )

@@ -1,0 +1,61 @@
+"""``rollout-trace fork FILE ID --step N -- PROGRAM``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rollout_trace.cli import launch
+from rollout_trace.cli.choice import choices_of
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("path", metavar="FILE")
+@click.argument("wanted", metavar="ID")
+@click.option("--step", type=int, required=True, metavar="N", help="Number of model calls that are answered.")
+@click.option(
+    "--on-difference",
+    type=click.Choice(["raise", "live"]),
+    default="raise",
+    show_default=True,
+    help="A call that differs is refused, or goes to the model.",
+)
+@click.option(
+    "--tools",
+    type=click.Choice(["run", "recorded"]),
+    default="run",
+    show_default=True,
+    help="Tools run again, or rt.recorded_tool gives their results.",
+)
+@click.option("-o", "--output", metavar="OUT", help="Append the new trajectory to OUT.  [default: FILE]")
+@click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGS]...")
+def fork(
+    path: str, wanted: str, step: int, on_difference: Any, tools: Any, program: tuple[str, ...], **run: Any
+) -> int:
+    """Run a Python program again from a step of a recorded run of it.
+
+    Its first N model calls, and those of the sub-agents that they led to, are answered from the recording; no request
+    of theirs leaves this machine. All others go to the model. The program is recorded as rollout-trace run does, and
+    its trajectory names the recorded one. ID is as for rollout-trace show.
+
+    \b
+    rollout-trace fork rollouts.jsonl 3f9a --step 12 -- agent.py "fix the bug"
+
+    Exit code: that of the program; 2 where it could not be started.
+    """
+    from rollout_trace.testing.fork_program import fork_of, variable
+
+    (chosen,) = choices_of([path], wanted, problems=[])
+    try:
+        origin = fork_of(chosen.files, chosen.id, step, on_difference, tools).root.origin
+        given = launch.Given()
+        given.output, given.engine, given.quiet = run["output"] or path, run["engine"], run["quiet"]
+        given.name, given.task = origin.name, None if origin.task is None else origin.task.id
+        given.fork = variable(chosen.files, chosen.id, step, on_difference, tools)
+        given.program = list(program)
+        launch.start(given)
+    except (ValueError, launch.Refusal) as error:
+        raise click.UsageError(str(error)) from None
