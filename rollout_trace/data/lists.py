@@ -173,7 +173,7 @@ class ListStore:
         return self.add_items([*self._stored(before), *items] if before else items)
 
     def known(self, text: bytes, at: int) -> int:
-        """The place behind those items of a text's list that an earlier list begins with; ``at`` where there are none."""
+        """The place behind those items of a text's list that an earlier list begins with; ``at`` if there is none."""
         return at + max([one.ends[one.shared(text, at)] for one in self._texts], default=0)
 
     def finish(self) -> None:
