@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WINDOW = 512
 """Bytes that are compared as one number."""
 FIRST_BLOCK, LARGEST_BLOCK = 4096, 1 << 16
-"""Bytes that are compared at once, at first and at most: more than a cache holds would be copied for it slowly."""
+"""Bytes, or characters, that are compared at once, at first and at most: of a text they are copied for it."""
 _FIRST_IDS = 64
 """Ids of which a text is written first. Each time twice as many: most prompts differ early, or not at all."""
 
@@ -44,7 +44,7 @@ class IdText:
         while True:
             size = min(len(own), end - at)
             if not text.startswith(memoryview(own)[done:size], at + done):
-                done = min(size, done + common_prefix(text, bytes(own), at + done, done))
+                done += common_prefix(text, bytes(memoryview(own)[done:size]), at + done)
                 break
             done = size
             if size < len(own) or size == end - at or self._count == len(ids):
@@ -70,10 +70,12 @@ class IdText:
 def common_prefix(one: AnyStr, other: AnyStr, at: int = 0, place: int = 0) -> int:
     """Number of bytes, or characters, that are the same in both: behind ``at`` of one, and ``place`` of the other."""
     most = min(len(one) - at, len(other) - place)
+    # Pieces of bytes are compared where they stand: copied, they would cost as much as what they are copied for.
+    pieces: Any = memoryview(other) if isinstance(other, bytes) else other
     low, block = 0, FIRST_BLOCK
     while low < most:
         block = min(block, most - low)
-        if not one.startswith(other[place + low : place + low + block], at + low):
+        if not one.startswith(pieces[place + low : place + low + block], at + low):
             break
         low += block
         block = min(2 * block, LARGEST_BLOCK)
@@ -83,7 +85,7 @@ def common_prefix(one: AnyStr, other: AnyStr, at: int = 0, place: int = 0) -> in
     rest = WINDOW if isinstance(one, bytes) else 1
     while block > rest:
         half = block // 2
-        if one.startswith(other[place + low : place + low + half], at + low):
+        if one.startswith(pieces[place + low : place + low + half], at + low):
             low, block = low + half, block - half
         else:
             block = half

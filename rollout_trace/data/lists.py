@@ -125,9 +125,9 @@ class _Text:
         self._first = ends[1] if len(ends) > 1 else memoryview(new[0]).nbytes + 1 if new else 0
         """Where the first item ends."""
 
-    def shared(self, text: bytes) -> int:
-        """The number of items with which another text begins, too."""
-        if not text.startswith(memoryview(self.text)[: self._first]):
+    def shared(self, text: bytes, at: int = 0) -> int:
+        """The number of items with which another text's list begins, too; ``at``: where that list begins."""
+        if not text.startswith(memoryview(self.text)[: self._first], at):
             return 0
         if self._new:
             # Looked at only now: most texts are compared with none. Before each item stands the bracket, or a comma.
@@ -137,11 +137,11 @@ class _Text:
             if self.ends[-1] + 1 != len(self.text):
                 self.ends = [0]
         size = self.ends[-1]
-        if not text.startswith(memoryview(self.text)[:size]):
-            size = min(size, common_prefix(text, self.text))
+        if not text.startswith(memoryview(self.text)[:size], at):
+            size = min(size, common_prefix(text, self.text, at))
         count = bisect_right(self.ends, size) - 1
         # A number may go on.
-        end = self.ends[count]
+        end = at + self.ends[count]
         return count if text[end : end + 1] in (b",", b"]") else max(0, count - 1)
 
 
@@ -171,6 +171,10 @@ class ListStore:
         """
         items = self._stored(_split(text)) if len(text) < self.long_text else self._stored_text(text)
         return self.add_items([*self._stored(before), *items] if before else items)
+
+    def known(self, text: bytes, at: int) -> int:
+        """The place behind those items of a text's list that an earlier list begins with; ``at`` if there is none."""
+        return at + max([one.ends[one.shared(text, at)] for one in self._texts], default=0)
 
     def finish(self) -> None:
         """Frees what lists are compared with. Nothing can be stored afterwards."""

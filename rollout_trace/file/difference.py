@@ -49,10 +49,10 @@ def difference(text: bytes, base: bytes) -> Difference:
 
 def _common_suffix(one: bytes, other: bytes, end: int, other_end: int, most: int) -> int:
     """Number of bytes, at most ``most``, that are the same in both before these places."""
-    low, block = 0, FIRST_BLOCK
+    view, low, block = memoryview(other), 0, FIRST_BLOCK
     while low < most:
         block = min(block, most - low)
-        if not one.endswith(other[other_end - low - block : other_end - low], 0, end - low):
+        if not one.endswith(view[other_end - low - block : other_end - low], 0, end - low):
             break
         low += block
         block = min(2 * block, LARGEST_BLOCK)
@@ -60,7 +60,7 @@ def _common_suffix(one: bytes, other: bytes, end: int, other_end: int, most: int
         return max(low, 0)
     while block > WINDOW:
         half = block // 2
-        if one.endswith(other[other_end - low - half : other_end - low], 0, end - low):
+        if one.endswith(view[other_end - low - half : other_end - low], 0, end - low):
             low, block = low + half, block - half
         else:
             block = half

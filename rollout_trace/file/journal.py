@@ -28,7 +28,7 @@ from rollout_trace._version import __version__
 from rollout_trace.file import locking
 from rollout_trace.file.plain import dumps, loads
 
-VERSION = 2
+VERSION = 3
 """Of the format. A reader reads every version up to its own; within one, unknown kinds and fields are skipped."""
 MAGIC = b"\xf1RTJ"
 """Begins each record. Its first byte cannot follow in UTF-8 as it does here, so it is in no text."""

@@ -32,16 +32,25 @@ _LONG = 1 << 18
 """An answer of so many bytes is compared whatever it has. Others begin with an id of their own, and most are new."""
 
 
+class _Numbers(NamedTuple):
+    """Numbers of a text, with their checksum: that of more numbers, which begin with these, takes only the rest."""
+
+    place: int
+    length: int
+    checksum: int
+
+
 class _Base:
     """One earlier text."""
 
-    __slots__ = ("__weakref__", "_arrays", "data", "kind", "number")
+    __slots__ = ("__weakref__", "_arrays", "data", "kind", "number", "numbers")
 
-    def __init__(self, number: int, kind: int, data: bytes, found: Arrays | None) -> None:
+    def __init__(self, number: int, kind: int, data: bytes, found: Arrays | None, numbers: _Numbers | None) -> None:
         self.number = number
         self.kind = kind
         self.data: bytes | None = data
         """None once it was dropped."""
+        self.numbers = numbers
         self._arrays = found
 
     def arrays(self, data: bytes) -> Arrays:
@@ -56,13 +65,15 @@ class Part(NamedTuple):
 
     middle: bytes
     reference: tuple[int, ...] | None = None
-    """Number of the base, bytes of its beginning, bytes of its end; with copies the checksum of the whole text and
-    ``copies`` of its ``Difference``. None: the text is whole."""
+    """Number of the base, bytes of its beginning, bytes of its end; with copies the checksum of the whole text, by
+    ``_checksum``, and ``copies`` of its ``Difference``. None: the text is whole."""
     is_base: bool = False
     """Whether later texts may be differences of this one."""
     replaced: _Base | None = None
     """The base that this one goes on with."""
     arrays: Arrays | None = None
+    numbers: _Numbers | None = None
+    """The numbers that begin with the first copy."""
 
 
 class Bases:
@@ -110,15 +121,17 @@ class Bases:
             return Part(text, is_base=True, arrays=own)
         found, base = best
         reference: tuple[int, ...] = (base.number, found.prefix, found.suffix)
+        numbers = None
         if found.copies:
-            reference = (*reference, crc32(text), *found.copies)
-        return Part(found.middle, reference, True, base if _goes_on(found, base, size) else None, own)
+            checksum, numbers = _checksum(text, found, base.numbers)
+            reference = (*reference, checksum, *found.copies)
+        return Part(found.middle, reference, True, base if _goes_on(found, base, size) else None, own, numbers)
 
     def add(self, number: int, text: bytes, part: Part, kind: int = REQUEST) -> None:
         """Makes a text that was written a base, if it is to be one, in the place of the one that it goes on with."""
         if not part.is_base:
             return
-        base = _Base(number, kind, text, part.arrays)
+        base = _Base(number, kind, text, part.arrays, part.numbers)
         others = [one for one in self._kept if one is not part.replaced and one.data is not None]
         same = [one for one in others if one.kind == kind][: MOST - 1]
         self._kept = (base, *same, *(one for one in others if one.kind != kind))
@@ -139,6 +152,22 @@ def _goes_on(found: Difference, base: _Base, size: int) -> bool:
     # Of an answer, the prompt: what was sampled may be left out of the next one.
     whole = len(data) if base.kind != ANSWER else max((end - start for start, end in base.arrays(data)), default=0)
     return size - len(found.middle) >= whole - whole // 64 - SHORT
+
+
+def _checksum(text: bytes, found: Difference, known: _Numbers | None) -> tuple[int, _Numbers]:
+    """The checksum of a text, from the place of its first copy to its end and then from its beginning to that place.
+
+    In this order it goes on from the checksum that is known of the base: only what is new is summed up. Returned with
+    it are the numbers that begin at that place.
+    """
+    literal, place, length = found.copies[:3]
+    start = found.prefix + literal
+    view, end = memoryview(text), start + length
+    is_known = known is not None and known[:2] == (place, length)
+    total = known.checksum if known is not None and is_known else crc32(view[start:end])
+    stop = max(text.find(b"]", end), end)
+    total = crc32(view[end:stop], total)
+    return crc32(view[:start], crc32(view[stop:], total)), _Numbers(start, stop - start, total)
 
 
 class _Held:
@@ -252,5 +281,8 @@ def _whole_text(reference: list[int], middle: bytes, base: bytes | None) -> byte
         text = None if base is None else Difference(prefix, suffix, middle, tuple(more[1:])).apply(base)
     except ValueError:
         return None
-    # Without copies there is none, and in the first version of the format.
-    return text if text is None or not more or crc32(text) == more[0] else None
+    # Without copies there is no sum, and in the format's first version; in the second it was that of the text as it is.
+    if text is None or not more:
+        return text
+    start = prefix + sum(more[1:2])
+    return text if more[0] in (crc32(text[:start], crc32(text[start:])), crc32(text)) else None

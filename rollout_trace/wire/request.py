@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from os import urandom
 from typing import Any
 
 from msgspec import Raw, Struct, ValidationError, json
@@ -24,6 +25,8 @@ _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
 _PROMPTS_OF_IDS = re.compile(rb"\[\s*\[")
 _FLAGS = {b"true": True, b"null": None}
 _LIST = ord("[")
+_KNOWN = b"-%d" % int.from_bytes(urandom(8), "big")
+"""The number that stands for items that are known: one that nobody can send."""
 
 
 class _Transfer(Struct, forbid_unknown_fields=True):
@@ -65,7 +68,7 @@ def _read_shared(
     body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore, tokens: TokenStore | None
 ) -> RequestFacts:
     # Messages stay bytes here: the store decodes only those that no earlier request brought.
-    values: dict[str, Raw] = _FIELDS.decode(body)
+    values = _fields(body, layout.messages, messages)
     _rename(values, layout)
     model, ids = values.pop("model", None), _long_ids(values, tokens)
     sent_ids = _sent_ids(values, ids, tokens)
@@ -84,6 +87,23 @@ def _read_shared(
         stream=_stream(_FLAGS.get(bytes(values["stream"]), False) if "stream" in values else None, layout),
         prompt_token_ids=sent_ids,
     )
+
+
+def _fields(body: bytes, name: str, store: ListStore) -> dict[str, Any]:
+    """The fields of a body. Of the list of this name those items are not looked through that an earlier request had."""
+    values: dict[str, Any]
+    start = body.find(f'"{name}":['.encode())
+    at = start + len(name) + 3
+    end = store.known(body, at) if start >= 0 else at
+    if end > at:
+        # A number stands for them: it is found again where the list is a field of the body, not of what is inside one.
+        values = _FIELDS.decode(b"".join((body[: at + 1], _KNOWN, body[end:])))
+        rest = bytes(values.get(name, NULL))
+        if rest.startswith(_KNOWN, 1):
+            values[name] = body[at : end + len(rest) - len(_KNOWN) - 1]
+            return values
+    values = _FIELDS.decode(body)
+    return values
 
 
 def _long_ids(values: dict[str, Raw], tokens: TokenStore | None) -> dict[str, PromptIds]:

@@ -108,7 +108,7 @@ def _decoded(
 ) -> ResponseFacts:
     """The facts of an answer. Of its prompt's ids only those are read that no earlier answer had."""
     if len(response) > stores.tokens.long_text:
-        rest, request.taken = take(response, protocol, request.sampling, stores.tokens, streamed=streamed)
+        rest, request.taken = take(response, protocol, request.sampling, stores.tokens)
         if request.taken is not None:
             facts = decoder(rest, streamed=streamed, status=status, request=request)
             if request.taken.are_used:

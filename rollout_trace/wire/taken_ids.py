@@ -49,7 +49,7 @@ class TakenIds:
 
 
 def take(
-    answer: bytes, protocol: str, sampling: Mapping[str, Any] | None, store: TokenStore, *, streamed: bool
+    answer: bytes, protocol: str, sampling: Mapping[str, Any] | None, store: TokenStore
 ) -> tuple[bytes, TakenIds | None]:
     """Takes the long lists of its prompts' ids out of an answer. The answer itself, and None, where it has none.
 
@@ -58,16 +58,14 @@ def take(
         protocol: of the call.
         sampling: the parameters of the request.
         store: of the trajectory.
-        streamed: the answer is a stream.
     """
     asked = sampling or {}
     if protocol not in _ALWAYS and not requests_ids(asked):
         return answer, None
     name = _IN_SGLEXT if asked.get("return_input_ids_in_sglext") else _NAMES.get(protocol, _NAME)
-    # One list: in a stream it is near the beginning, else mostly at the end. Looking for more would take a twentieth of
-    # the decoding.
+    # One list: to look for more behind it would take a twentieth of the decoding.
     is_one = protocol == "openai.chat" and asked.get("n", 1) == 1
-    at = answer.rfind(name) if is_one and not streamed else answer.find(name)
+    at = answer.find(name)
     lists: dict[int, PromptIds] = {}
     kept, done = [], 0
     while at >= 0:

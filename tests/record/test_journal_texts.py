@@ -6,6 +6,7 @@ import gzip
 import random
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import orjson
 import pytest
@@ -148,6 +149,21 @@ def test_a_damaged_answer_costs_those_that_are_differences_of_it(two_answers: Pa
     assert step.token_issue is not None
     assert step.token_issue.code == "recorder_failed"
     assert f"the response of call {step.call_id} cannot be restored" in str(recovered.report)
+
+
+def test_the_sum_of_the_second_format_is_read(two_answers: Path) -> None:
+    """It is that of the text as it is; that of the third begins with the first copy."""
+    (file,) = files_of(two_answers)
+    expected, whole = bodies_in(two_answers), b""
+    for one in form.records(file.read_bytes()):
+        assert isinstance(one, form.Record)
+        if one.head.get("repeats"):
+            before = one.head["repeats"][3]
+            one.head["repeats"][3] = crc32(expected[one.head["call"]][1])
+            assert one.head["repeats"][3] != before
+        whole += b"".join(form.pack(one.kind, orjson.dumps(one.head), [bytes(blob) for blob in one.blobs]))
+    file.write_bytes(whole)
+    assert bodies_in(two_answers) == expected
 
 
 @pytest.mark.parametrize("change", [(3, 1), (5, 7), (6, -7), (4, 10**6), (1, 10**7)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from rollout_trace.data import lists
 from rollout_trace.data.lists import ListSpan, ListStore
+from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.facts import RequestFacts
 from rollout_trace.wire.request import messages_of, read
 from rollout_trace.wire.steps import Stores
@@ -88,6 +90,40 @@ def test_a_request_that_differs_at_any_byte_is_read_from_there() -> None:
         for other in (b"x", b",", b'"', b"]", b"3", b"\\"):
             same(whole[:at] + other + whole[at + 1 :], stores)
         same(whole[:at] + b"1" + whole[at:], stores)
+
+
+def test_messages_that_are_known_are_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, decode = list[int](), wire_request._FIELDS.decode
+
+    def counted(body: bytes) -> Any:
+        sizes.append(len(body))
+        return decode(body)
+
+    monkeypatch.setattr(wire_request, "_FIELDS", SimpleNamespace(decode=counted))
+    stores = Stores()
+    for count in (5, 6, 7):
+        of(asked(TALK[:count], temperature=1), stores)
+    new = [len(asked(TALK[at : at + 1], temperature=1)) for at in (5, 6)]
+    assert sizes[0] > 2 * max(new)
+    assert all(size <= most + 25 for size, most in zip(sizes[1:], new, strict=True))
+
+
+@pytest.mark.parametrize("known", [TALK, TALK[:4]])
+def test_only_the_list_that_is_the_bodys_own_counts(known: list[Any]) -> None:
+    """The same name inside of another field, and twice in one body, of which the last one counts."""
+    stores, once, more = Stores(), json.dumps(TALK, separators=(",", ":")), '{"role":"user","content":"new"}'
+    same(asked(known), stores)
+    for body in (
+        f'{{"metadata":{{"messages":{once}}},"messages":[{more}]}}',
+        f'{{"metadata":{{"messages":[{more}]}},"messages":{once}}}',
+        f'{{"metadata":{{"messages":{once}}}}}',
+        f'{{"messages":{once},"messages":[{more}]}}',
+        f'{{"messages":[{more}],"messages":{once}}}',
+        f'{{"messages":{once},"mess\\u0061ges":[{more}]}}',
+        f'{{"messages":{once[:-1]},{more}],"model":"m","messages":null}}',
+        f'{{"messages":{once[:-1]},{more}],"model":"m"',
+    ):
+        same(body.encode(), stores)
 
 
 def test_a_number_that_goes_on_is_another_one() -> None:

@@ -356,10 +356,10 @@ def test_ids_that_no_engine_sends_are_found_where_they_are_new() -> None:
 
 def test_short_lists_and_answers_to_others_are_left_as_they_are() -> None:
     store, body = TokenStore(), sent(chat(prompt_token_ids=IDS)(300), f"[{text(LONG_PROMPT)}]", streamed=False)
-    assert take(body, "openai.chat", {"n": 1}, store, streamed=False) == (body, None)
+    assert take(body, "openai.chat", {"n": 1}, store) == (body, None)
     short = sent(chat(prompt_token_ids=IDS)(9), "[1,2]" + " " * TokenStore.long_text, streamed=False)
-    assert take(short, "openai.chat", ASKED, store, streamed=False) == (short, None)
-    assert len(take(body, "openai.chat", ASKED, store, streamed=False)[0]) < 400
+    assert take(short, "openai.chat", ASKED, store) == (short, None)
+    assert len(take(body, "openai.chat", ASKED, store)[0]) < 400
 
 
 @st.composite
