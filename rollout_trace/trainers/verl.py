@@ -142,6 +142,7 @@ class _Runs:
         finally:
             del self._open[batch.id]
         self.report.drop("trajectories inside another", len(group.inside))
+        self._has_rewards = self._has_rewards or any(run.reward is not None for run in group.trajectories)
         return group.trajectories
 
     def _policy_of(self, run: str) -> _Policy | None:
@@ -157,7 +158,6 @@ class _Runs:
         from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
         own = run.reward
-        self._has_rewards = self._has_rewards or own is not None
         rows = list(verl(run, report=self.report)) if run.steps else []
         found = max(rows, key=lambda one: sum(one["response_mask"]), default=None)
         self.report.drop("rows left out: of other sequences", max(0, len(rows) - 1))

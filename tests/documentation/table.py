@@ -35,6 +35,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     **{(f"docs/train-{name}.md", ""): "tests/consumers/torch/test_pages.py" for name in ("trl", "verl")},
     ("docs/train-skyrl.md", ""): "tests/trainers/skyrl/test_skyrl.py",
     ("docs/train-prime-rl.md", ""): "tests/consumers/verifiers/test_pages.py",
+    ("docs/train-tinker.md", "An agent while it trains"): "tests/consumers/tinker/test_tinker_adapter.py",
     ("docs/train-tinker.md", ""): "tests/consumers/tinker/test_pages.py",
     ("docs/training.md", "reinforce.py"): "tests/consumers/torch/test_reinforce.py",
     ("docs/training.md", "ratio off by"): "tests/consumers/torch/test_reinforce.py",

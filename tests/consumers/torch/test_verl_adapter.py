@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 import sys
 import warnings
@@ -90,7 +91,7 @@ class Server:
         return [one for piece in whole for one in self.tokenizer.encode(piece)]
 
 
-def make_worker(loop: Any, prompt: int = 700, response: int = 400, **others: str) -> tuple[Any, Server]:
+def make_worker(loop: Any, prompt: int = 700, response: int = 400, **others: Any) -> tuple[Any, Server]:
     """verl's worker by its own constructor and configuration."""
     lengths = {"prompt_length": prompt, "response_length": response}
     given = {"name": "vllm", **lengths, "val_kwargs.temperature": 0.25, "agent.default_agent_loop": "ours", **others}
@@ -255,6 +256,7 @@ def test_rows_keep_within_verls_lengths() -> None:
     def solve(task: Any) -> float:
         with OpenAI(base_url=task["base_url"], api_key="none") as client:
             said = task["raw_prompt"]
+            given: Any
             for given in ({"max_tokens": 5}, {}):
                 (choice,) = client.chat.completions.create(model="m", messages=said, **given).choices
                 found.append(choice.finish_reason)
@@ -322,13 +324,11 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "agent.yaml").write_text(settings)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    agents = {"agent.agent_loop_config_path": str(tmp_path / "agent.yaml"), "agent.default_agent_loop": "solver"}
+    agents: Any = {"agent.agent_loop_config_path": str(tmp_path / "agent.yaml"), "agent.default_agent_loop": "solver"}
     worker, server = make_worker(None, **agents)
     rows = batch_of(2, 2)
     rows.non_tensor_batch["reward_model"] = np.array([{"ground_truth": "4"}] * 4, dtype=object)
-    import my_agent
-
-    batch = made(worker, my_agent.Solver, rows)
+    batch = made(worker, importlib.import_module("my_agent").Solver, rows)
     assert batch.batch["rm_scores"].sum(1).tolist() == [run.reward for run in rt.read("rollouts")] == [1.0] * 4
     assert batch.batch["response_mask"].sum(1).tolist() == [len(ids) for _, _, _, ids, _ in server.asked]
     monkeypatch.delitem(sys.modules, "my_agent")
@@ -336,7 +336,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="the agent is 3"):
-        agent_loop(3)  # type: ignore[arg-type]
+        agent_loop(3)
     with pytest.raises(TypeError, match=r"agent_loop\(\) takes no executor, samples: verl says"):
         agent_loop(agent, executor="process", samples=2)  # type: ignore[call-arg]
     monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.agent_loop", None)
