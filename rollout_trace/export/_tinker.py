@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from rollout_trace.data.tokens import IntArray
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._exporter import Row, Trajectories
     from rollout_trace.export._rows import Advantages, RowOptions
     from rollout_trace.report import ExportReport, Strict
@@ -48,6 +50,10 @@ def tinker(
     With ``advantages=None`` the rows are for supervised training (``cross_entropy``): ``target_tokens`` and ``weights``
     (1.0 where the token was sampled). Each row also has ``reward``, ``trajectory_id``, ``temperature`` and
     ``logprobs_mode``.
+
+    A row of samples of Tinker's, by their ``sequence_id``, also has ``provenance``: ``model_input`` and
+    ``loss_fn_inputs``, lists of runs that tile these: ``kind`` (``prompt`` or ``sampled``), ``sequence_id``, ``offset``
+    and ``length`` of a ``PromptProvenanceSpan`` or ``SampledProvenanceSpan``.
 
     Args:
         trajectories: one, or any iterable; all runs of a group must be in it.
@@ -82,7 +88,43 @@ def _rows(
             "reward": row.reward,
             "trajectory_id": trajectory.id,
             **sampling_facts(row, report),
+            **_provenance(trajectory, row),
         }
+
+
+def _provenance(trajectory: Trajectory, row: Sequence) -> dict[str, Any]:
+    """Where the row's tokens come from; empty where Tinker did not sample them all, or a prompt is not as it was."""
+    steps = {step.id: step for step in trajectory.steps}
+    found: list[dict[str, Any]] = []
+    at = 0
+    for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
+        step = steps[step_id]
+        name, prompt, said = (step.extra or {}).get("sequence_id"), step.prompt_token_ids, step.completion_token_ids
+        if not isinstance(name, str) or prompt is None or said is None:
+            return {}
+        if not (_equal(prompt[at:], row.token_ids[at:begin]) and _equal(said[: end - begin], row.token_ids[begin:end])):
+            return {}
+        found.append({"kind": "prompt", "sequence_id": name, "offset": at, "length": begin - at})
+        found.append({"kind": "sampled", "sequence_id": name, "offset": 0, "length": end - begin})
+        at = end
+    if at != len(row.token_ids):
+        return {}
+    return {"provenance": {"model_input": _between(found, 0, at - 1), "loss_fn_inputs": _between(found, 1, at)}}
+
+
+def _equal(one: IntArray, other: IntArray) -> bool:
+    return len(one) == len(other) and bool((one == other).all())
+
+
+def _between(runs: list[dict[str, Any]], begin: int, end: int) -> list[dict[str, Any]]:
+    """The parts of runs that are at [begin, end) of what they tile."""
+    found, at = [], 0
+    for run in runs:
+        first, last = max(begin, at), min(end, at + run["length"])
+        if first < last:
+            found.append({**run, "offset": run["offset"] + first - at, "length": last - first})
+        at += run["length"]
+    return found
 
 
 def _inputs(

@@ -17,7 +17,7 @@ class Render(Protocol):
 
 
 @lru_cache(maxsize=8)
-def tokenizer_at(source: str) -> Callable[[Sequence[Mapping[str, Any]], Any, bool, Mapping[str, Any]], list[int]]:
+def tokenizer_at(source: Any) -> Callable[[Sequence[Mapping[str, Any]], Any, bool, Mapping[str, Any]], list[int]]:
     """Returns what gives the ids of messages: from messages, tools, whether an answer begins, and template arguments.
 
     Raises:

@@ -34,9 +34,11 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/samplers.md", "Tinker"): "tests/consumers/tinker/test_sampling.py",
     ("docs/samplers.md", "transformers"): "tests/consumers/torch/test_generate.py",
     ("docs/test-agents.md", "Asserts on rollouts"): "tests/testing/test_asserts_page.py",
+    ("docs/train-verl.md", "An agent as an agent loop"): "tests/consumers/torch/test_verl_adapter.py",
     **{(f"docs/train-{name}.md", ""): "tests/consumers/torch/test_pages.py" for name in ("trl", "verl")},
     ("docs/train-skyrl.md", ""): "tests/trainers/skyrl/test_skyrl.py",
     ("docs/train-prime-rl.md", ""): "tests/consumers/verifiers/test_pages.py",
+    ("docs/train-tinker.md", "An agent while it trains"): "tests/consumers/tinker/test_tinker_adapter.py",
     ("docs/train-tinker.md", ""): "tests/consumers/tinker/test_pages.py",
     ("docs/training.md", "reinforce.py"): "tests/consumers/torch/test_reinforce.py",
     ("docs/training.md", "ratio off by"): "tests/consumers/torch/test_reinforce.py",
@@ -72,7 +74,6 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ): "a class for OpenRLHF to call; its rows are in tests/trainers/torch/test_openrlhf.py",
     ("docs/look.md", "ssh"): "needs a second machine",
     ("docs/start.md", "vllm serve"): "needs a GPU",
-    ("docs/train-verl.md", "In an agent loop"): "a class for verl's servers to call",
 }
 """Blocks that no test can run, with the reason."""
 

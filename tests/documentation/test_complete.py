@@ -13,7 +13,7 @@ from .stages import PROGRAMS, STAGES, part_of
 from .table import ELSEWHERE, NOT_RUN, is_read_here, matches, parts_read_here, place
 
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
-LANGUAGES = {"python", "json", "toml", "text", "diff", *SHELL}
+LANGUAGES = {"python", "json", "toml", "yaml", "text", "diff", *SHELL}
 
 
 def test_every_block_has_a_place() -> None:

@@ -1,12 +1,17 @@
-"""Tinker's SDK leaves connections open when its clients are collected."""
+"""Tinker's SDK leaves connections open when its clients are collected, and sends telemetry after they are closed."""
 
 from __future__ import annotations
 
 import gc
+import os
 import warnings
 from collections.abc import Iterator
 
 import pytest
+
+# Sent by a thread after its service has gone, and again after times from the global `random`: Hypothesis, which was
+# drawing meanwhile, took that for a strategy's.
+os.environ["TINKER_TELEMETRY"] = "0"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from page_blocks import Block
 
 import rollout_trace as rt
 from tests.consumers.tinker.training import TrainingService
 from tests.documentation.reader import read_page, record_start
 from tests.documentation.stage import programs
+from tests.documentation.table import place
+
+
+def is_run_here(block: Block) -> bool:
+    """Whether the tables name this file for a block."""
+    return place(block) == "tests/consumers/tinker/test_pages.py"
 
 
 def test_the_service_gets_what_start_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +27,7 @@ def test_the_service_gets_what_start_recorded(tmp_path: Path, monkeypatch: pytes
     try:
         monkeypatch.setenv("TINKER_BASE_URL", service.url)
         monkeypatch.setenv("TINKER_API_KEY", "tml-0")
-        read_page("docs/train-tinker.md", tmp_path, programs)
+        read_page("docs/train-tinker.md", tmp_path, programs, wanted=is_run_here)
     finally:
         service.stop()
     ((loss, sent),) = service.batches

@@ -18,7 +18,7 @@ class TrainingService(Service):
     def __init__(self) -> None:
         super().__init__(lambda body: {})
         self.batches: list[tuple[str, list[dict[str, Any]]]] = []
-        """Loss and rows of each ``forward_backward``: ``model_input`` and the arrays of the loss."""
+        """Loss and rows of each ``forward_backward``: ``model_input``, the arrays of the loss, ``spans`` of both."""
         self.updates: list[dict[str, Any]] = []
 
     def answer(self, path: str, body: Any) -> bytes | dict[str, Any]:
@@ -29,6 +29,8 @@ class TrainingService(Service):
         if path == "/api/v1/forward_backward":
             self.batches.append(_rows(body))
             return {"request_id": "forward_backward"}
+        if path == "/api/v1/save_weights_for_sampler":
+            return {"request_id": "save_weights"}
         if path == "/api/v1/optim_step":
             self.updates.append(body)
             return {"request_id": "optim_step"}
@@ -39,6 +41,10 @@ class TrainingService(Service):
     def _outcome(self, request: str) -> bytes | dict[str, Any]:
         if request == "create_model":
             return {"type": "create_model", "model_id": "model-1"}
+        if request == "save_weights":
+            return {"type": "save_weights_for_sampler", "sampling_session_id": "sampling-1"}
+        if request.isdigit():
+            return self._result(self.script(self.asked[int(request)]))
         if request == "optim_step":
             return {"type": "optim_step"}
         message = proto.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
@@ -60,5 +66,16 @@ def _rows(body: bytes) -> tuple[str, list[dict[str, Any]]]:
         row: dict[str, Any] = {"model_input": np.frombuffer(tokens, np.int32).tolist()}
         for name, tensor in datum.loss_fn_inputs.items():
             row[name] = np.frombuffer(tensor.dense, _DTYPES[tensor.dtype]).tolist()
+        row["spans"] = {
+            "model_input": [_span(one) for one in datum.model_input_spans],
+            "target_tokens": [_span(one) for one in datum.loss_fn_input_spans],
+        }
         rows.append(row)
     return message.loss_fn, rows
+
+
+def _span(span: Any) -> tuple[str, str, int, int]:
+    """What a span names: prompt or sampled tokens, the sequence, and their place in it."""
+    kind = span.WhichOneof("span")
+    one = getattr(span, kind)
+    return kind, one.sequence_id, one.offset, one.length
