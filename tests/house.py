@@ -34,7 +34,7 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1650, 17),
     "data": (4400, 17),
-    "wire": (11260, 45),
+    "wire": (11270, 45),
     "file": (10550, 35),
     "record": (8650, 28),
     "clients": (8750, 33),
@@ -44,7 +44,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "collection": (8600, 38),
     "importing": (6900, 31),
     "export": (7350, 36),
-    "trainers": (400, 4),
+    "trainers": (1060, 9),
     "view": (8100, 40),
     "testing": (9750, 46),
     "cli": (3800, 24),

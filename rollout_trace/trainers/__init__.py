@@ -1,4 +1,4 @@
 """Adapters: an agent, recorded, where a trainer takes its rollouts from.
 
-Public: the modules that have a trainer's name (``skyrl``, ``trl``). ``feed`` is internal.
+Public: the modules that have a trainer's name. ``feed`` and ``served`` are internal.
 """
