@@ -44,7 +44,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "collection": (8600, 38),
     "importing": (6900, 31),
     "export": (7350, 36),
-    "trainers": (900, 7),
+    "trainers": (1060, 9),
     "view": (8100, 40),
     "testing": (10020, 48),
     "cli": (3870, 25),

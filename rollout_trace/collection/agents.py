@@ -90,14 +90,15 @@ class Agent:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._spec is None:
-            return _restored, (self._token, self._given)
-        return _loaded, (self._token, self._spec, _import_folders(self._spec))
+            return _restored, (self._token, self._given, type(self))
+        return _loaded, (self._token, self._spec, _import_folders(self._spec), type(self))
 
 
-def agent_of(agent: Any) -> Agent:
+def agent_of(agent: Any, kind: type[Agent] = Agent) -> Agent:
     """The agent that a user gave: a callable, a class with a method ``rollout``, an instance of one, or a name.
 
-    Names are ``"package.module:name"`` and ``"folder/file.py:name"``; see ``load_object``.
+    ``kind`` is the class of what is made of it. Names are ``"package.module:name"`` and ``"folder/file.py:name"``; see
+    ``load_object``.
 
     Raises:
         TypeError: it is none of these, or cannot be called with a task, or with a task and a ``Rollout``.
@@ -106,8 +107,8 @@ def agent_of(agent: Any) -> Agent:
     if isinstance(agent, Agent):
         return agent
     if not isinstance(agent, str):
-        return Agent(agent)
-    return Agent(load_object(agent), spec=absolute_spec(agent))
+        return kind(agent)
+    return kind(load_object(agent), spec=absolute_spec(agent))
 
 
 _lock = lock_for(__name__)
@@ -127,14 +128,14 @@ def _instance(kind: type) -> Any:
 renew_after_fork(_instance, lambda _: _instances.clear())
 
 
-def _restored(token: str, given: Any) -> Agent:
-    return _kept(token, lambda: Agent(given))
+def _restored(token: str, given: Any, kind: type[Agent]) -> Agent:
+    return _kept(token, lambda: kind(given))
 
 
-def _loaded(token: str, spec: str, folders: tuple[str, ...]) -> Agent:
+def _loaded(token: str, spec: str, folders: tuple[str, ...], kind: type[Agent]) -> Agent:
     def make() -> Agent:
         sys.path.extend(folder for folder in folders if folder not in sys.path and os.path.isdir(folder))
-        return Agent(load_object(spec), spec=spec)
+        return kind(load_object(spec), spec=spec)
 
     return _kept(token, make)
 

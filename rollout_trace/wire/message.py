@@ -211,6 +211,10 @@ def _text_part(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
+_TOKEN_FIELDS = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs"})
+"""What NeMo-Gym's model server adds to a message: places.py names them, they become arrays of the step."""
+
+
 def completion_of(message: dict[str, Any]) -> Completion:
     """The completion that a message makes. Other fields go to ``extra``; nulls are left out."""
     rest = {name: value for name, value in message.items() if value is not None}
@@ -244,7 +248,7 @@ def completion_of(message: dict[str, Any]) -> Completion:
         reasoning=reasoning or None,
         tool_calls=calls,
         refusal=refusal or None,
-        extra=rest or None,
+        extra={name: value for name, value in rest.items() if name not in _TOKEN_FIELDS} or None,
     )
 
 

@@ -62,6 +62,12 @@ COMPLETION_IDS: Final = (
         "SGLang 0.5.23 with return_meta_info, source: [logprob, id, text] a token",
         logprobs=("meta_info", "output_token_logprobs", EACH, 0),
     ),
+    Place(
+        CHAT,
+        ("message", "generation_token_ids"),
+        "NeMo-Gym 0.7 over vLLM with return_token_id_information, run; unstreamed only",
+        logprobs=("message", "generation_log_probs"),
+    ),
     Place(BOTH, ("provider_specific_fields", "token_ids"), "LiteLLM 1.106 over vLLM, recorded"),
     Place(
         CHAT, ("sglext", "output_ids", CHOICE), "SGLang 0.5.23 with return_output_ids_in_sglext, source", of_body=True
@@ -117,6 +123,7 @@ COMPLETION_IDS: Final = (
 
 PROMPT_IDS: Final = (
     Place(CHAT, ("prompt_token_ids",), "SGLang 0.5.23, source; Fireworks, SDK types: on the choice"),
+    Place(CHAT, ("message", "prompt_token_ids"), "NeMo-Gym 0.7 over vLLM, run"),
     Place(MESSAGES, ("prompt_token_ids",), "as ``token_ids``"),
     Place(BOTH | MESSAGES, ("raw_output", "prompt_token_ids"), "Fireworks with raw_output, SDK types"),
     Place(CHAT, ("sglext", "input_ids"), "SGLang 0.5.23 with return_input_ids_in_sglext, source", of_body=True),

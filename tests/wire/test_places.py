@@ -58,6 +58,11 @@ UNSTREAMED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "raw_output": ({"raw_output": {"completion_token_ids": [7, 8]}, "logprobs": USUAL}, {}, "engine"),
     "meta_info": ({"meta_info": META, "logprobs": USUAL}, {}, "engine"),
     "meta_info alone": ({"meta_info": META}, {}, "engine"),
+    "message": (
+        {"message": {**MESSAGE, "generation_token_ids": [7, 8], "generation_log_probs": [-0.5, -1.0]}},
+        {},
+        "engine",
+    ),
     "provider_specific_fields": (
         {"provider_specific_fields": {"token_ids": [7, 8], "stop_reason": None}, "logprobs": USUAL},
         {},
@@ -85,11 +90,14 @@ def test_ids_are_found_wherever_an_engine_puts_them(place: str) -> None:
     assert step.completion_token_ids.tolist() == [7, 8]
     assert step.logprobs.tolist() == [-0.5, -1.0]
     assert step.token_source == source
+    assert step.completion is not None
+    assert step.completion.extra is None
 
 
 PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "top": ({}, {"prompt_token_ids": [1, 2, 3]}),
     "choice": ({"prompt_token_ids": [1, 2, 3]}, {}),
+    "message": ({"message": {**MESSAGE, "prompt_token_ids": [1, 2, 3]}}, {}),
     "raw_output": ({"raw_output": {"prompt_token_ids": [1, 2, 3]}}, {}),
     "sglext": ({}, {"sglext": {"input_ids": [1, 2, 3]}}),
     "engine_data": ({}, {"nvext": {"engine_data": ENGINE_DATA}}),

@@ -3,13 +3,10 @@ folder with checkouts ``slime``, ``rllm`` and ``nemo-rl``; the others are skippe
 
 from __future__ import annotations
 
-import os
 import sys
-import types
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,31 +19,14 @@ from rollout_trace.export import ExportReport
 from tests.consumers import extras, recorded
 from tests.consumers.modules import skip_init
 from tests.consumers.traces import trajectory_of
+from tests.trainers.torch.checkouts import checkout, sample_of, stub
 
-CHECKOUTS = os.environ.get("ROLLOUT_TRACE_CHECKOUTS")
 pytestmark = pytest.mark.filterwarnings("default")  # of the trainers themselves
-
-
-def checkout(name: str) -> Path:
-    path = Path(CHECKOUTS or "", name)
-    if CHECKOUTS is None or not path.is_dir():
-        pytest.skip(f"no checkout of {name}: set ROLLOUT_TRACE_CHECKOUTS to a folder that has one")
-    return path
-
-
-def stub(name: str, **attributes: Any) -> None:
-    module = types.ModuleType(name)
-    for attribute, value in attributes.items():
-        setattr(module, attribute, value)
-    sys.modules[name] = module
 
 
 @pytest.mark.parametrize("made", [recorded.tool_agent, recorded.annotated, recorded.forked, lambda: extras.run()])
 def test_slime_takes_the_samples(made: Callable[[], Any]) -> None:
-    skip_init("slime", "slime.utils", root=checkout("slime"))
-    stub("slime.utils.misc", decode_int32_meta_array=None)  # Reads answers of SGLang.
-    from slime.utils.types import Sample
-
+    Sample = sample_of("slime")
     rows = export.slime(made(), report=ExportReport())
     for row in rows:
         sample = Sample.from_dict(dict(row))

@@ -1,0 +1,104 @@
+"""An agent for trainers that ask for one rollout at a time, and say with each where its model answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from rollout_trace.collection.agents import Agent, agent_of
+from rollout_trace.collection.task_files import Keyed
+from rollout_trace.record.context import current
+from rollout_trace.train.groups import Group
+from rollout_trace.trainers.feed import Feed
+
+OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "max_lag"})
+"""Arguments of ``rt.rollouts`` whose place the trainer takes."""
+
+
+class ServedTask(dict[str, Any]):
+    """What the agent is called with: a dict of the trainer's fields, which is recorded, and attributes, which are not.
+
+    ``AsyncOpenAI(base_url=task.base_url, api_key=task.api_key)`` is a client of the model, ``task.model`` its name.
+
+    Args:
+        fields: what the trainer says of the task.
+        base_url: address of the model, as OpenAI's clients take it: it ends with ``/v1``.
+        api_key: the key for it. It may be of this rollout alone: make a client in each.
+        model: name of the model.
+        group: ``group_id`` of the run.
+        known: what is noted in ``metadata`` of the run.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        base_url: str,
+        api_key: str = "none",
+        model: str = "",
+        group: str = "",
+        known: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(fields)
+        self.base_url, self.api_key, self.model = base_url, api_key, model
+        self.group, self.known = group, dict(known or {})
+        self.is_cut = False
+        """Whether the trainer has given the rollout up."""
+        self.running: asyncio.Task[Any] | None = None
+        """What runs its agent, where that can be cut: a coroutine, in this process."""
+
+    def cut(self) -> None:
+        """Ends its agent, where that can be, or keeps it from beginning."""
+        self.is_cut = True
+        if self.running is not None:
+            self.running.cancel()
+
+
+class ServedAgent(Agent):
+    """An agent of such tasks."""
+
+    def call(self, task: ServedTask, rollout: Any) -> Any:
+        """Calls the user's function, in a run with the group of the task and what is known of it.
+
+        Raises:
+            RuntimeError: the trainer has given the rollout up.
+        """
+        run = current()
+        if run is not None:
+            run.group_id = task.group or run.group_id
+            run.metadata = {**(run.metadata or {}), **task.known}
+        if task.is_cut:
+            raise RuntimeError("the trainer gave this rollout up before it began.")
+        if self.is_async:
+            task.running = asyncio.current_task()
+        return super().call(task, rollout)
+
+
+class Served:
+    """Makes rollouts of an agent one by one. Arguments as of ``Feed``."""
+
+    def __init__(self, agent: Any, **options: Any) -> None:
+        self._feed = Feed(agent_of(agent, ServedAgent), **options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def make(self, key: str, task: ServedTask, samples: int = 1) -> Group:
+        """The rollouts of a task, whose id is ``key``. Where the caller is cancelled, its agent is cut.
+
+        Raises:
+            RuntimeError: a rollout has no trajectory; the rollouts have ended; or they began in another event loop.
+            Exception: what the stream raises.
+        """
+        self._loop = self._loop or asyncio.get_running_loop()
+        if self._loop is not asyncio.get_running_loop():
+            raise RuntimeError("the rollouts began in another event loop: make another of these for each.")
+        try:
+            (group,) = await self._feed.amake([Keyed(key, task)], samples)
+        except asyncio.CancelledError:
+            task.cut()
+            raise
+        return group
+
+    async def aclose(self) -> None:
+        """Cuts the rollouts that run, and waits until all is written."""
+        await self._feed.aclose()

@@ -1,0 +1,168 @@
+"""slime and Miles: an agent as their generate function: slime 624b824a, ``slime/rollout/sglang_rollout.py``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from rollout_trace.data.user_values import brief
+from rollout_trace.export import slime
+from rollout_trace.report import ExportReport
+from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from typing_extensions import Unpack
+
+    from rollout_trace.collection.collect import Agent, Reward
+    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.train.groups import Group
+
+_OF_SAMPLE = ("index", "group_index", "rollout_id", "prompt", "response", "metadata", "status")
+"""Fields of the export's rows that the sample has already, or that are set here."""
+
+
+def generate_function(
+    agent: Agent,
+    *,
+    reward: Reward | None = None,
+    output: str | os.PathLike[str] | None = None,
+    in_flight: int = 256,
+    several: Literal["longest", "all"] = "longest",
+    base_url: str | None = None,
+    policy_version: int | str | Callable[[], int | str] | None = None,
+    **options: Unpack[RolloutOptions],
+) -> Generate:
+    """Makes the function that slime and Miles call for each sample, of an agent.
+
+    The agent's task is a dict: ``prompt``, ``label`` and ``metadata`` of the sample, the trainer's ``sampling_params``,
+    and ``evaluation``. ``task.base_url`` is the trainer's SGLang router. The sample gets the ids, the loss mask, the
+    logprobs, the reward, ``response``, which is the run's last answer, and in its ``metadata`` what ``export.slime``
+    has there.
+
+    A run that failed, that has no reward though ``reward`` is given, or from which nothing was sampled with ids and
+    logprobs, has the status ``failed`` and ``remove_sample``, so that nothing is learnt from it; its reward, or 0.0, is
+    in the baseline of its group. One that the engine broke off is ``aborted``, which the trainer makes anew.
+
+    Args:
+        agent: as for ``rt.rollouts``.
+        reward: as for ``rt.rollouts``. None: the trainer's own reward model is asked, for a run that went well.
+        output: a new file, folder or address for the rollouts; None: they are not kept.
+        in_flight: most rollouts at the same time; the trainer's own limit is lower.
+        several: for a run with several rows, those of its drift, forks and sub-agents. ``longest``: its own row with
+            the most sampled tokens; the others are counted in ``report``. ``all``: each is a sample with the run's
+            reward and one ``rollout_id``; slime then normalises rewards over the whole batch, not over groups.
+        base_url: address of the model, which ends with ``/v1``; None: that of the router in the trainer's arguments.
+        policy_version: as for ``rt.rollouts``; the engine's own versions come first.
+        options: the other arguments of ``rt.rollouts``; ``engine`` is ``sglang``.
+
+    Returns:
+        The function. ``group_id`` of a run is the sample's ``group_index``, in an evaluation ``eval/`` and its
+        ``index``; ``metadata["slime"]`` has its ``index``.
+
+    Raises:
+        TypeError, ValueError, OSError, ImportError: an argument is wrong; before any rollout.
+    """
+    if several not in ("longest", "all"):
+        raise ValueError(f"several is {brief(several)}; give 'longest' or 'all'.")
+    if refused := sorted(OF_TRAINER.intersection(options)):
+        raise TypeError(f"generate_function() takes no {', '.join(refused)}: the trainer says which rollouts are made.")
+    given: dict[str, Any] = {"engine": "sglang", "progress": False, **options, "policy_version": policy_version}
+    served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)
+    return Generate(served, several, base_url, is_scored=reward is not None)
+
+
+class Generate:
+    """What ``generate_function`` makes."""
+
+    def __init__(
+        self, served: Served, several: Literal["longest", "all"], base_url: str | None, *, is_scored: bool
+    ) -> None:
+        self.report = ExportReport()
+        """What the trainer has no place for, over all samples."""
+        self._served = served
+        self._several = several
+        self._base_url = base_url
+        self._is_scored = is_scored
+
+    async def __call__(
+        self, args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
+    ) -> Any:
+        """The sample, filled; a list of samples where a run has several rows and all of them are wanted."""
+        fields = {"prompt": sample.prompt, "label": sample.label, "metadata": sample.metadata}
+        key = f"eval/{sample.index}" if evaluation or sample.group_index is None else str(sample.group_index)
+        address = self._base_url or f"http://{args.sglang_router_ip}:{args.sglang_router_port}/v1"
+        task = ServedTask(
+            {**fields, "sampling_params": dict(sampling_params), "evaluation": evaluation},
+            base_url=address,
+            model="default",
+            group=key,
+            known={"slime": {"index": sample.index}},
+        )
+        filled = self._filled(sample, await self._served.make(key, task))
+        return filled[0] if len(filled) == 1 else filled
+
+    def _filled(self, sample: Any, group: Group) -> list[Any]:
+        (run,) = group.trajectories
+        rows = self._rows(run, group)
+        is_lost = run.status == "failed" or not rows or (run.reward is None and self._is_scored)
+        if is_lost:
+            self.report.note("runs as samples that nothing is learnt from", 1)
+        rows = rows or [_EMPTY]
+        return [self._sample(sample, run, row, is_lost=is_lost, is_one=len(rows) == 1) for row in rows]
+
+    def _rows(self, run: Trajectory, group: Group) -> list[Mapping[str, Any]]:
+        """The rows of a run that are wanted, all with ids and logprobs."""
+        if self._several == "longest":
+            self.report.drop("trajectories inside another", len(group.inside))
+        inner = group.inside if self._several == "all" else ()
+        # One by one: a row without logprobs takes them from all the others of a call.
+        parts = [list(slime(_scored(one, run), report=self.report)) for one in (run, *inner) if one.steps]
+        rows: list[Mapping[str, Any]] = [row for part in parts for row in part if row["rollout_log_probs"] is not None]
+        if self._several == "longest" and rows:
+            self.report.drop("rows left out: of other sequences", len(rows) - 1)
+            rows = [max(rows, key=lambda row: sum(row["loss_mask"]))]
+        return rows
+
+    def _sample(self, given: Any, run: Trajectory, row: Mapping[str, Any], *, is_lost: bool, is_one: bool) -> Any:
+        sample = given if is_one else copy.deepcopy(given)
+        for name, value in row.items():
+            if name not in _OF_SAMPLE and hasattr(sample, name):
+                setattr(sample, name, value)
+        sample.reward = (run.reward or 0.0) if is_lost else run.reward
+        sample.status = type(sample).Status("failed" if is_lost else row["status"])
+        sample.remove_sample = is_lost
+        if not is_one:
+            sample.rollout_id = sample.index
+        last = next((step.completion for step in reversed(run.steps) if step.completion is not None), None)
+        sample.response = last.content if last is not None and isinstance(last.content, str) else ""
+        sample.metadata = {**(sample.metadata or {}), "trajectory_id": run.id, **row["metadata"]}
+        return sample
+
+    async def aclose(self) -> None:
+        """Cuts the rollouts that run, and waits until all is written; the end of the trainer's loop does the same."""
+        await self._served.aclose()
+
+
+_EMPTY: Mapping[str, Any] = {
+    "tokens": [0, 0],
+    "response_length": 1,
+    "loss_mask": [0],
+    "rollout_log_probs": [0.0],
+    "weight_versions": [],
+    "metadata": {},
+    "status": "failed",
+}
+"""The row of a run from which nothing was sampled: the trainers have no place for a sample without a token."""
+
+
+def _scored(one: Trajectory, run: Trajectory) -> Trajectory:
+    """The trajectory with the reward of its run: a sub-agent is trained on with that."""
+    if one is run or one.reward is not None:
+        return one
+    return replace(one, reward=run.reward)

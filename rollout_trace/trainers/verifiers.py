@@ -1,0 +1,121 @@
+"""verifiers and prime-rl: an agent as a harness of their environments: verifiers 0.4, ``verifiers/v1/harness.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Unpack
+    from verifiers.v1.clients import ModelContext
+    from verifiers.v1.configs.harness import HarnessConfig
+    from verifiers.v1.harness import Harness
+    from verifiers.v1.runtimes import ProgramResult, Runtime
+    from verifiers.v1.task import TaskData
+    from verifiers.v1.trace import Trace
+
+    from rollout_trace.collection.collect import Agent, Reward
+    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.data.trajectory import Trajectory
+
+
+def harness(
+    agent: Agent,
+    *,
+    reward: Reward | None = None,
+    output: str | os.PathLike[str] | None = None,
+    in_flight: int = 256,
+    policy_version: int | str | Callable[[], int | str] | None = None,
+    **options: Unpack[RolloutOptions],
+) -> type[Harness[HarnessConfig]]:
+    """Makes the class of a harness that runs an agent in the process of the environment.
+
+    The agent's task is a dict: the fields of the task's data that are set, and ``messages``, which are the system
+    prompt and the prompt in the form of chat completions. ``task.base_url``, ``task.api_key`` and ``task.model`` are
+    where its model answers: each call that goes there is in verifiers' trace, which is what prime-rl trains on. Calls
+    that go elsewhere are in our record alone.
+
+    The trace's ``info["rollout_trace"]`` has the ``trajectory_id`` of our record; ``metadata["verifiers"]`` of that has
+    the ``trace_id``. Its ``group_id`` is the task's ``id``, else its ``idx``, else its key.
+
+    A run that failed is an error of the trace, except where verifiers itself ended it, as at ``max_turns``. Where its
+    time is over, an agent that is a coroutine function is cut; another one runs on, and its calls fail.
+
+    Args:
+        agent: as for ``rt.rollouts``.
+        reward: as for ``rt.rollouts``; it is the trace's reward ``reward``, its named parts have the weight 0. Rewards
+            of the task itself are added by verifiers.
+        output: a new file, folder or address for our record, of this process alone; None: it is not kept.
+        in_flight: most rollouts at the same time; verifiers' own limits are lower.
+        policy_version: as for ``rt.rollouts``.
+        options: the other arguments of ``rt.rollouts``. With ``engine`` set, ids are asked for through verifiers, which
+            hands them on from a server that it evaluates; in training it alone has them.
+
+    Returns:
+        The class. Name it in ``__all__`` of a module, whose name is then the harness's ``id``.
+
+    Raises:
+        ImportError: verifiers is not installed.
+        TypeError, ValueError, OSError: an argument is wrong.
+    """
+    try:
+        from verifiers.v1.configs.harness import HarnessConfig
+        from verifiers.v1.dialects.chat import message_to_wire
+        from verifiers.v1.harness import Harness
+        from verifiers.v1.runtimes import ProgramResult
+    except ImportError as error:
+        raise ImportError("a harness needs the package verifiers, 0.4 or later: pip install verifiers") from error
+    if refused := sorted({"retries", "executor", *OF_TRAINER}.intersection(options)):
+        raise TypeError(
+            f"harness() takes no {', '.join(refused)}: verifiers says which rollouts are made, and when again."
+        )
+    given: dict[str, Any] = {"progress": False, **options, "policy_version": policy_version}
+    served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)
+
+    def task_of(data: TaskData) -> dict[str, Any]:
+        system = [] if data.system_prompt is None else [{"role": "system", "content": data.system_prompt}]
+        prompt = data.prompt or []
+        asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt)
+        return {**data.model_dump(mode="json", exclude_unset=True), "messages": [*system, *asked]}
+
+    class InProcessHarness(Harness[HarnessConfig]):  # type: ignore[misc]
+        """Runs an agent of this process, recorded."""
+
+        APPENDS_SYSTEM_PROMPT = True
+        NEEDS_CONTAINER = False
+
+        async def launch(
+            self,
+            ctx: ModelContext,
+            trace: Trace,
+            runtime: Runtime,
+            endpoint: str,
+            secret: str,
+            mcp_urls: dict[str, str],
+            data: TaskData,
+        ) -> ProgramResult:
+            """Runs the agent once."""
+            key = next((str(one) for one in (data.id, data.idx) if one is not None), trace.task.key)
+            known = {"verifiers": {"trace_id": trace.id}}
+            asked = {"base_url": endpoint, "api_key": secret, "model": ctx.model, "group": key, "known": known}
+            (run,) = (await served.make(key, ServedTask(task_of(data), **asked))).trajectories
+            _note(trace, run)
+            if run.status == "completed":
+                return ProgramResult(0, "", "")
+            said = run.status if run.error is None else f"{run.error.type}: {run.error.message}"
+            return ProgramResult(1, "", said)
+
+    return InProcessHarness
+
+
+def _note(trace: Trace, run: Trajectory) -> None:
+    """Gives the trace the rewards of our record, and its id."""
+    trace.info["rollout_trace"] = {"trajectory_id": run.id}
+    for name, value in (run.rewards or {}).items():
+        trace.record_reward(name, value, weight=0.0)
+    if run.reward is not None:
+        trace.record_reward("reward", run.reward)
