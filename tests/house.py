@@ -44,8 +44,8 @@ BUDGET: dict[str, tuple[int, int]] = {
     "collection": (8600, 38),
     "importing": (6900, 31),
     "export": (7350, 36),
-    "trainers": (400, 4),
-    "view": (8100, 40),
+    "trainers": (445, 4),
+    "view": (8175, 40),
     "testing": (10020, 48),
     "cli": (3870, 25),
 }
