@@ -45,7 +45,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "importing": (6900, 31),
     "export": (7350, 36),
     "trainers": (1060, 9),
-    "view": (8100, 40),
+    "view": (8175, 40),
     "testing": (10020, 48),
     "cli": (3870, 25),
 }

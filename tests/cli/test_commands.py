@@ -23,7 +23,7 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     assert "0 fine, 1 something was found, 2 it could not be done" in done.out
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS, "--schema", "--versions"} - {"query", "run", "serve"}))
+@pytest.mark.parametrize("name", sorted({*COMMANDS, "--schema", "--versions"} - {"fork", "query", "run", "serve"}))
 def test_each_command_has_help_json_and_exit_codes(name: str, tmp_path: Path) -> None:
     done = command(tmp_path, name, "-h")
     assert done.code == 0
@@ -43,8 +43,9 @@ def test_serve_has_help_and_exit_codes(tmp_path: Path) -> None:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-def test_run_has_help_and_the_exit_codes_of_its_program(tmp_path: Path) -> None:
-    done = command(tmp_path, "run", "--help")
+@pytest.mark.parametrize("name", ["fork", "run"])
+def test_what_runs_a_program_has_help_and_its_exit_codes(name: str, tmp_path: Path) -> None:
+    done = command(tmp_path, name, "--help")
     assert done.code == 0
     assert "Exit code: that of the program; 2 where it could not be started." in " ".join(done.out.split())
     assert max(map(len, done.out.splitlines())) <= 80

@@ -80,6 +80,7 @@ def test_a_program_goes_on_from_a_step(server: ScriptedServer, tmp_path: Path) -
     assert (branch.name, branch.status) == ("agent", "completed")
 
 
+@pytest.mark.more
 def test_a_program_that_asks_something_else(server: ScriptedServer, tmp_path: Path) -> None:
     _, (origin,) = _record(tmp_path, server, PROGRAM, "")
     done = _fork(tmp_path, server, origin.id, "--step", "4", "--", "agent.py", " now")
@@ -129,6 +130,7 @@ if __name__ == "__main__":
 )
 
 
+@pytest.mark.more
 def test_processes_that_a_program_starts(server: ScriptedServer, tmp_path: Path) -> None:
     first, trajectories = _record(tmp_path, server, PROCESSES, "fork")
     origin = next(one for one in trajectories if one.parent_id is None)
@@ -140,6 +142,7 @@ def test_processes_that_a_program_starts(server: ScriptedServer, tmp_path: Path)
     assert "the calls of this process go to the model" in spawned.err
 
 
+@pytest.mark.more
 def test_a_sub_agent_that_was_not_recorded_is_a_difference(server: ScriptedServer, tmp_path: Path) -> None:
     _, trajectories = _record(tmp_path, server, SUB_AGENTS, "a,b")
     (origin,) = (one for one in trajectories if one.name == "solver")
@@ -148,6 +151,7 @@ def test_a_sub_agent_that_was_not_recorded_is_a_difference(server: ScriptedServe
     assert "call 1 of 2 of the sub-agent 'helper': it differs from the recorded one" in done.err
 
 
+@pytest.mark.more
 def test_the_trajectory_that_is_meant_is_not_there(server: ScriptedServer, tmp_path: Path) -> None:
     _, (origin,) = _record(tmp_path, server, PROGRAM, "")
     other = ASK + "import rollout_trace as rt\nwith rt.trajectory('planner'): ask('call 0')\n"
@@ -160,6 +164,7 @@ def test_the_trajectory_that_is_meant_is_not_there(server: ScriptedServer, tmp_p
     assert "no trajectory 'agent' was opened" in done.err
 
 
+@pytest.mark.more
 def test_what_cannot_be_forked(server: ScriptedServer, tmp_path: Path) -> None:
     _, (origin,) = _record(tmp_path, server, PROGRAM, "")
     cases = {

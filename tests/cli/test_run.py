@@ -98,7 +98,7 @@ def test_options_end_at_the_program(args: list[str], program: list[str], values:
     given = parse(args)
     assert given.program == program
     defaults = {"output": "rollouts.jsonl", "engine": None, "name": None, "task": None, "reward_from": None}
-    flags = {"quiet": False, "exact_turns": False, "cli": None}
+    flags = {"quiet": False, "exact_turns": False, "cli": None, "fork": None}
     assert {**vars(given)} == {**defaults, **flags, "program": program, **values}
 
 

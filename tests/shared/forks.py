@@ -94,9 +94,9 @@ def assert_forks(
         # Each token is trained on once.
         trained = {name for row in written.sequences() for name in row.step_ids}
         assert trained == {one.id for one in written.steps[step:]}
-        before = len(server.requests)
-        with pytest.raises(rt.ForkDifference) as raised, rt.fork(origin, step):
-            run("Subtract.")
-        assert len(server.requests) == before
-        assert "call 1 of" in str(raised.value)
-        assert "Subtract." in str(raised.value)
+    before = len(server.requests)
+    with pytest.raises(rt.ForkDifference) as raised, rt.fork(origin, STEPS[-1]):
+        run("Subtract.")
+    assert len(server.requests) == before
+    assert "call 1 of" in str(raised.value)
+    assert "Subtract." in str(raised.value)

@@ -15,18 +15,12 @@ from rollout_trace_langchain import record
 from .agents import add, chat, serving
 
 
-@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed, async"])
-def test_an_agent_goes_on_from_a_step(is_streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_goes_on_from_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(adding(lambda: Reply("The sum is known."))) as server:
 
         def run(question: str) -> None:
-            llm = record(chat(server, recorded=False, streaming=is_streamed), engine="vllm", keep_bytes=True)
+            llm = record(chat(server, recorded=False, streaming=True), engine="vllm", keep_bytes=True)
             agent = create_agent(llm, [add])
-            asked = {"messages": [("user", question)]}
-            settings = {"recursion_limit": 100}
-            if is_streamed:
-                asyncio.run(agent.ainvoke(asked, settings))
-            else:
-                agent.invoke(asked, settings)
+            asyncio.run(agent.ainvoke({"messages": [("user", question)]}, {"recursion_limit": 100}))
 
         assert_forks(run, server, tmp_path, monkeypatch)

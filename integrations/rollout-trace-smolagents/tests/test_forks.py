@@ -14,16 +14,13 @@ from rollout_trace_smolagents import record
 from .conftest import Serve, model_at, tool_agent
 
 
-@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-def test_an_agent_goes_on_from_a_step(
-    is_streamed: bool, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_goes_on_from_a_step(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve(adding(lambda: Reply(tool_calls=[("final_answer", '{"answer": "known"}')])))
 
     def run(question: str) -> None:
         model = model_at(server)
         rt.wrap_openai(model.client, engine="vllm", keep_bytes=True)
-        agent = tool_agent(model, max_steps=30, stream_outputs=is_streamed)
+        agent = tool_agent(model, max_steps=30)
         record(agent)
         agent.run(question)
 

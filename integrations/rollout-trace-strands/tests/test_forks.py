@@ -13,12 +13,11 @@ from rollout_trace_strands import RolloutHookProvider
 from .harness import agent_of, openai_model
 
 
-@pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "whole"])
-def test_an_agent_goes_on_from_a_step(is_streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_goes_on_from_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(adding(lambda: Reply("The sum is known."))) as server:
 
         def run(question: str) -> None:
             hooks = [RolloutHookProvider(engine="vllm", keep_bytes=True)]
-            agent_of(openai_model(server, stream=is_streamed), is_recorded=False, hooks=hooks)(question)
+            agent_of(openai_model(server, stream=True), is_recorded=False, hooks=hooks)(question)
 
         assert_forks(run, server, tmp_path, monkeypatch)
