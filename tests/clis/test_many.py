@@ -92,7 +92,7 @@ def test_each_rollout_has_its_account(tmp_path: Path) -> None:
         )
     assert left_running(tmp_path) == []
     assert [one.name for one in threading.enumerate() if one.name == THREAD] == []
-    found = {one.task.id: one for one in rt.read(output) if one.task is not None}
+    found = {str(one.task.id): one for one in rt.read(output) if one.task is not None}
     assert sorted(found) == tasks
     bad = {**dict.fromkeys(KILLED, "failed"), HANGING: "timeout", BROKEN: "failed"}
     expected = {**dict.fromkeys(tasks, "completed"), **bad}

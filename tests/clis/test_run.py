@@ -65,7 +65,7 @@ def ran(
 def claude(place: Path, prompt: str, is_recorded: bool = True) -> Ran:
     with ScriptedServer(claude_code.script) as server:
         command = [str(program(CLAUDE_CODE)), "--dangerously-skip-permissions", "-p", prompt]
-        return ran(place, server, command, is_recorded, ANTHROPIC_BASE_URL=server.url, **claude_code.VARIABLES)
+        return ran(place, server, command, is_recorded, None, ANTHROPIC_BASE_URL=server.url, **claude_code.VARIABLES)
 
 
 def codex(place: Path, prompt: str, model: str = "some-model", is_recorded: bool = True) -> Ran:
