@@ -34,7 +34,7 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1650, 17),
     "data": (4400, 17),
-    "wire": (11260, 45),
+    "wire": (11275, 45),
     "file": (10550, 35),
     "record": (8654, 28),
     "clients": (8750, 33),
