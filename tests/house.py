@@ -34,7 +34,7 @@ DOORS = frozenset(
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1650, 17),
     "data": (4400, 17),
-    "wire": (11270, 45),
+    "wire": (11275, 45),
     "file": (10590, 35),
     "record": (8700, 29),
     "clients": (8850, 34),
