@@ -43,7 +43,6 @@ MOVED = {
 _LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 _WITHOUT_LINKS = re.compile(r"(<pre\b.*?</pre>|<a\b.*?</a>|<autoref\b.*?</autoref>|<h[1-6]\b.*?</h[1-6]>)", re.S)
 _PAGE = re.compile(r"(?:<code>)?\bdocs/([\w-]+\.md)\b(?:</code>)?")
-_OLD_LINK = re.compile(r"(\]\((?:\.\./)?)([\w-]+)\.md(#[\w-]+)?\)")
 _NAME = re.compile(r"<code>(?:rt|rollout_trace)\.([A-Za-z_]+(?:\.[A-Za-z_]+)*)(?:\([^<]*\))?</code>")
 
 
@@ -69,18 +68,6 @@ def _on_the_site(link: re.Match[str]) -> str:
     if path.startswith("docs/") and path.endswith(".md"):
         return f"[{label}]({path.removeprefix('docs/')}{anchor})"
     return label
-
-
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Makes links to pages that have moved lead to where they are now."""
-    return _OLD_LINK.sub(_to_where_it_is, markdown)
-
-
-def _to_where_it_is(link: re.Match[str]) -> str:
-    if link[2] not in MOVED:
-        return link[0]
-    page, _, anchor = MOVED[link[2]].partition("#")
-    return f"{link[1]}{page}.md{link[3] or f'#{anchor}'})"
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

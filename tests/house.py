@@ -33,21 +33,21 @@ DOORS = frozenset(
 
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1650, 17),
-    "data": (4400, 17),
-    "wire": (11275, 45),
+    "data": (4410, 17),
+    "wire": (11300, 45),
     "file": (10590, 35),
-    "record": (8700, 29),
-    "clients": (8850, 34),
+    "record": (8730, 29),
+    "clients": (8860, 34),
     "process": (3000, 17),
-    "train": (3810, 16),
+    "train": (3820, 16),
     "integration": (750, 6),
-    "collection": (8600, 38),
+    "collection": (8590, 38),
     "importing": (6900, 31),
-    "export": (7350, 36),
-    "trainers": (1060, 9),
-    "view": (8175, 40),
-    "testing": (10020, 48),
-    "cli": (3870, 25),
+    "export": (7370, 36),
+    "trainers": (1630, 12),
+    "view": (8200, 40),
+    "testing": (10040, 48),
+    "cli": (3970, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.collection.agents import Agent as _Agent
 from rollout_trace.collection.agents import agent_of
 from rollout_trace.collection.task_files import Keyed
 from rollout_trace.data.episodes import NOT_SUCCEEDED
@@ -19,6 +18,7 @@ from rollout_trace.export import verl
 from rollout_trace.report import ExportReport
 from rollout_trace.trainers.feed import Feed
 from rollout_trace.trainers.id_server import SAMPLING, Answer, IdServer
+from rollout_trace.trainers.served import OF_TRAINER, ServedAgent, ServedTask
 from rollout_trace.wire.chat_template import tokenizer_at
 from rollout_trace.wire.engine import Engine
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rollout_trace.collection.logs import Rollout
     from rollout_trace.collection.rollouts import RolloutOptions
     from rollout_trace.data.trajectory import Trajectory
-
-_OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "max_lag", "executor"})
 
 
 def agent_loop(
@@ -43,7 +41,7 @@ def agent_loop(
 ) -> Any:
     """Makes an agent loop of an agent: a subclass of verl's ``AgentLoopBase``, for ``_target_`` in its configuration.
 
-    The agent's task is a dict: the dataset's row (``raw_prompt`` and the other columns) and ``base_url``, the address
+    The agent's task is a dict: the dataset's row (``raw_prompt`` and the other columns). ``task.base_url`` is the address
     of its model: verl's servers, as an OpenAI-like endpoint of chat completions for this run alone. It samples with
     verl's sampling parameters, save for those that a request sets itself. What the agent does is recorded, with exact
     turns; verl gets the sampled ids with their logprobs, and the reward.
@@ -67,7 +65,7 @@ def agent_loop(
         from verl.experimental.agent_loop.agent_loop import AgentLoopBase
     except ImportError as error:
         raise ImportError(f"rollout_trace.trainers.verl needs verl 0.9, which cannot be imported: {error}") from error
-    if refused := sorted(_OF_TRAINER.intersection(options)):
+    if refused := sorted({"executor", *OF_TRAINER}.intersection(options)):
         raise TypeError(f"agent_loop() takes no {', '.join(refused)}: verl says which rollouts it needs, and where.")
     if output is not None:
         output = os.path.join(output, f"{os.getpid()}-{secrets.token_hex(4)}.jsonl")
@@ -93,16 +91,12 @@ class _Task(dict[str, Any]):
     batch: _Batch
 
 
-class _LedAgent(_Agent):
-    """An agent whose task has the address of its model."""
-
-    def __init__(self, agent: _Agent, server: IdServer) -> None:
-        super().__init__(agent._given, spec=agent._spec)
-        self._server = server
+class _LedAgent(ServedAgent):
+    """An agent whose model answers at an address for each of its runs."""
 
     def call(self, task: Any, rollout: Any) -> Any:
         """Calls the user's function."""
-        return super().call({**task, "base_url": task.batch.address(self._server.url, rollout)}, rollout)
+        return super().call(ServedTask(task, base_url=task.batch.address(rollout)), rollout)
 
 
 class _Runs:
@@ -113,7 +107,7 @@ class _Runs:
         """What verl has no place for, over all batches."""
         self._has_rewards = options["reward"] is not None
         self._server = IdServer(self._policy_of)
-        self._feed = Feed(_LedAgent(agent_of(agent), self._server), **{"progress": False, **options})
+        self._feed = Feed(agent_of(agent, _LedAgent), **{"progress": False, **options})
         self._waiting: dict[Any, _Batch] = {}
         """Those that more runs may join."""
         self._open: dict[str, _Batch] = {}
@@ -137,6 +131,7 @@ class _Runs:
         task = _Task({name: value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()})
         task.batch, self._open[batch.id] = batch, batch
         self._server.start()
+        batch.url = self._server.url
         try:
             (group,) = await self._feed.amake([Keyed(uid, task)], batch.count)
         finally:
@@ -184,6 +179,8 @@ class _Batch:
     params: dict[str, Any]
     count: int = 0
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    url: str = ""
+    """Of the server at which the model answers."""
     made: asyncio.Future[tuple[Trajectory, ...]] = field(init=False)
     eos: int = field(init=False)
 
@@ -191,9 +188,9 @@ class _Batch:
         self.events = asyncio.get_running_loop()
         self.eos = self.loop.tokenizer.eos_token_id
 
-    def address(self, url: str, rollout: Rollout) -> str:
+    def address(self, rollout: Rollout) -> str:
         """That of the model, for one attempt."""
-        return f"{url}/{self.id}.{rollout.index}.{rollout.attempt}/v1"
+        return f"{self.url}/{self.id}.{rollout.index}.{rollout.attempt}/v1"
 
     def render(self, request: Mapping[str, Any], *, is_open: bool) -> list[int]:
         """The ids of messages, by the chat template of the tokenizer."""

@@ -166,7 +166,7 @@ async def agent(task: Any, rollout: rt.Rollout) -> str:
     """Some runs fail before or after a call, have a sub-agent, or a second conversation, or stream."""
     assert (task["uid"], task["extra_info"]) == (rollout.group, {"index": task["index"]})
     fate, asked = rollout.index % SAMPLES, task["raw_prompt"]
-    async with AsyncOpenAI(base_url=task["base_url"], api_key="none") as client:
+    async with AsyncOpenAI(base_url=task.base_url, api_key="none") as client:
         if fate == 1:
             raise RuntimeError("before its first call")
         if fate == 2:
@@ -238,7 +238,7 @@ def test_verls_batch_has_what_its_server_sampled(tmp_path: Path) -> None:
 
 def test_an_evaluation_samples_with_its_own_parameters() -> None:
     def solve(task: Any) -> None:
-        with OpenAI(base_url=task["base_url"], api_key="none") as client:
+        with OpenAI(base_url=task.base_url, api_key="none") as client:
             client.chat.completions.create(model="m", messages=task["raw_prompt"])
 
     loop = agent_loop(solve)
@@ -254,7 +254,7 @@ def test_rows_keep_within_verls_lengths() -> None:
     found: list[Any] = []
 
     def solve(task: Any) -> float:
-        with OpenAI(base_url=task["base_url"], api_key="none") as client:
+        with OpenAI(base_url=task.base_url, api_key="none") as client:
             said = task["raw_prompt"]
             given: Any
             for given in ({"max_tokens": 5}, {}):
@@ -291,7 +291,7 @@ def test_what_the_policy_cannot_do_is_refused() -> None:
     found: list[str] = []
 
     def solve(task: Any) -> None:
-        with OpenAI(base_url=task["base_url"], api_key="none") as client:
+        with OpenAI(base_url=task.base_url, api_key="none") as client:
             for text, given in (
                 ("", {"response_format": {"type": "json_object"}}),
                 ("", {"tools": TOOLS, "tool_choice": "required"}),
@@ -300,7 +300,7 @@ def test_what_the_policy_cannot_do_is_refused() -> None:
                 with pytest.raises(BadRequestError) as refused:
                     client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}], **given)
                 found.append(refused.value.body["message"])  # type: ignore[index]
-        with OpenAI(base_url=re.sub(r"/[^/]+/v1$", "/other/v1", task["base_url"]), api_key="none") as client:
+        with OpenAI(base_url=re.sub(r"/[^/]+/v1$", "/other/v1", task.base_url), api_key="none") as client:
             with pytest.raises(NotFoundError) as missing:
                 client.chat.completions.create(model="m", messages=task["raw_prompt"])
         found.append(missing.value.body["message"])  # type: ignore[index]
