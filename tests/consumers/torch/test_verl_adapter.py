@@ -18,6 +18,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from page_blocks import blocks_below
 
 import rollout_trace as rt
+from rollout_trace.clients import exact_turns
 from rollout_trace.trainers.verl import agent_loop
 
 with warnings.catch_warnings():
@@ -187,7 +188,9 @@ def grade(task: Any, answer: str, trajectory: rt.Trajectory) -> float:
     return float(answer.endswith("4")) + len(trajectory.steps) / 8
 
 
-def test_verls_batch_has_what_its_server_sampled(tmp_path: Path) -> None:
+def test_verls_batch_has_what_its_server_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine 18 runs at once may wait for longer than that for a tokenizer, and go as text.
+    monkeypatch.setattr(exact_turns, "PATIENCE", 300.0)
     loop = agent_loop(agent, reward=grade, output=tmp_path)
     worker, server = make_worker(loop)
     given = batch_of(3, SAMPLES)
@@ -230,7 +233,9 @@ def test_verls_batch_has_what_its_server_sampled(tmp_path: Path) -> None:
     )
     later = [step for step in steps if step.messages and step.messages[-1]["role"] == "tool"]
     assert later
-    assert all(step.exact_turn is not None and step.exact_turn.is_exact for step in later)
+    assert {
+        None if step.exact_turn is None else (step.exact_turn.is_exact, step.exact_turn.reason) for step in later
+    } == {(True, None)}
     assert {params["temperature"] for _, _, params, _, _ in server.asked} == {1.0, 0.5}
     assert loop.report.dropped["trajectories inside another"] == 3
     assert loop.report.dropped["rows left out: of other sequences"] == len(several)
