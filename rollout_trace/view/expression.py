@@ -104,7 +104,7 @@ class _Compiler:
                 f"{text!r} is not an expression in Python's syntax{near}: {error.msg}{hint}"
             ) from None
         except (ValueError, RecursionError, MemoryError) as error:
-            raise ExpressionError(f"{brief(text)} is no expression: {error or 'it is nested too deeply'}.") from None
+            raise ExpressionError(f"{brief(text)} is not an expression: {error or 'nested too deeply'}.") from None
 
     def _compile(self, node: ast.AST, depth: int) -> Value:
         if depth > MAX_DEPTH:

@@ -179,7 +179,7 @@ def test_a_template_that_writes_something_else_gets_ids_all_the_same(folder: Pat
 def test_what_is_no_tokenizer_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no tokenizer\. Give a folder"):
         ScriptedServer("x", tokenizer=tmp_path)
-    with pytest.raises(ValueError, match="3 is no tokenizer"):
+    with pytest.raises(ValueError, match="3 is not a tokenizer"):
         ScriptedServer("x", tokenizer=3)
     with pytest.raises(ValueError, match=r"the end token '<eot>' is not in the vocabulary"):
         RealTokenizer(folder, end_token="<eot>")

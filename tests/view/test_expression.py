@@ -150,11 +150,11 @@ def test_what_is_not_known(text: str, expected: Any) -> None:
         ("len()", "len is called as len(x)"),
         ("len(name, x=1)", "len is called as len(x)"),
         ("not " * 200 + "reward", "nested more than 100 deep"),
-        ("(" * 1000 + "1" + ")" * 1000, "no expression"),
+        ("(" * 1000 + "1" + ")" * 1000, "not an expression"),
         ("+".join(["1"] * 200), "nested more than 100 deep"),
         ("+".join(["1"] * 4000), "expression"),  # nested too deeply: for Python, from 3.14 on for us
         ("1" * 10_001, "at most 10000 are allowed"),
-        ("9" * 5000, "no expression"),
+        ("9" * 5000, "not an expression"),
     ],
 )
 def test_what_is_refused_before_a_file_is_read(text: str, message: str) -> None:
