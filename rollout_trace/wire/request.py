@@ -100,8 +100,7 @@ def _fields(body: bytes, name: str, store: ListStore) -> dict[str, Any]:
         values = _FIELDS.decode(b"".join((body[: at + 1], _KNOWN, body[end:])))
         rest = bytes(values.get(name, NULL))
         if rest.startswith(_KNOWN, 1):
-            values[name] = body[at : end + len(rest) - len(_KNOWN) - 1]
-            return values
+            return {**values, name: body[at : end + len(rest) - len(_KNOWN) - 1]}
     values = _FIELDS.decode(body)
     return values
 
