@@ -41,10 +41,10 @@ def agent_loop(
 ) -> Any:
     """Makes an agent loop of an agent: a subclass of verl's ``AgentLoopBase``, for ``_target_`` in its configuration.
 
-    The agent's task is a dict: the dataset's row (``raw_prompt`` and the other columns). ``task.base_url`` is the address
-    of its model: verl's servers, as an OpenAI-like endpoint of chat completions for this run alone. It samples with
-    verl's sampling parameters, save for those that a request sets itself. What the agent does is recorded, with exact
-    turns; verl gets the sampled ids with their logprobs, and the reward.
+    The agent's task is a dict: the dataset's row (``raw_prompt`` and the other columns). ``task.base_url`` is the
+    address of its model: verl's servers, as an OpenAI-like endpoint of chat completions for this run alone. It samples
+    with verl's sampling parameters, save for those that a request sets itself. What the agent does is recorded, with
+    exact turns; verl gets the sampled ids with their logprobs, and the reward.
 
     A run is one row, the one of its own with the most sampled tokens, no longer than verl's ``prompt_length`` and
     ``response_length``. A run that failed, or from which nothing was sampled, is a row with the mask 0, and the reward
