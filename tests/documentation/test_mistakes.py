@@ -133,7 +133,7 @@ def client_not_wrapped(beginner: Beginner) -> None:
         trajectory.reward = 1.0
 
 
-@mistake(r"made outside every open trajectory; .*Wrap the run in `with rt\.trajectory\(\):`")
+@mistake(r"made outside every open trajectory\. .*Wrap the run in `with rt\.trajectory\(\):`")
 def call_outside_a_trajectory(beginner: Beginner) -> None:
     beginner.ask()
 
@@ -221,7 +221,7 @@ def read_an_empty_folder(beginner: Beginner) -> None:
     rt.read("nothing")
 
 
-@mistake(r"other\.jsonl is no rollout file, .*rollout-trace import --list")
+@mistake(r"other\.jsonl is not a rollout file: .*rollout-trace import --list")
 def read_another_file(beginner: Beginner) -> None:
     list(rt.read("other.jsonl"))
 
@@ -248,7 +248,7 @@ def rows_of_a_file_without_ids(beginner: Beginner) -> None:
     assert not next(rt.read("plain.jsonl")).sequences()
 
 
-@mistake(r"still open and cannot be written\. Write it after")
+@mistake(r"is still open\. Write it after")
 def written_before_its_end(beginner: Beginner) -> None:
     with rt.trajectory() as trajectory:
         trajectory.to_json()
@@ -267,7 +267,7 @@ def annotate_without_the_file(beginner: Beginner) -> None:
 # Collecting
 
 
-@mistake("takes no positional argument, and is called with a task: write `def agent")
+@mistake("takes no positional argument\\. It is called with a task: write `def agent")
 def agent_without_a_task(beginner: Beginner) -> None:
     rt.collect(lambda: 1.0, ["a"], output="c.jsonl", progress=False)
 
@@ -286,12 +286,12 @@ command(r"there is no trajectory 99 in ok\.jsonl\. rollout-trace ls", "show", "o
 command("did you mean ==", "ls", "ok.jsonl", "--where", "reward = 1")
 command("write and, or, not in the place of &&", "ls", "ok.jsonl", "--where", "reward > 0 && steps")
 command("Did you mean reward", "ls", "ok.jsonl", "--where", "rewrd > 0")
-command("first the expression, then files", "filter", "ok.jsonl", "reward > 0")
-command("there is no format 'trll'; there are", "convert", "ok.jsonl", "--to", "trll", "-o", "x.jsonl")
+command("give the expression before the files", "filter", "ok.jsonl", "reward > 0")
+command("there is no format 'trll'\\. Formats: ", "convert", "ok.jsonl", "--to", "trll", "-o", "x.jsonl")
 command("-o OUT is missing", "convert", "ok.jsonl", "--to", "trl")
 command("Name the engine when you record", "convert", "plain.jsonl", "--to", "trl", "-o", "none.jsonl", "--overwrite")
 command("Runs of one task are a group", "convert", "plain.jsonl", "--to", "trl_dpo", "-o", "d.jsonl", "--overwrite")
-command("give a new name, or --overwrite", "convert", "ok.jsonl", "--to", "trl", "-o", "plain.jsonl")
+command("Give a new name, or --overwrite", "convert", "ok.jsonl", "--to", "trl", "-o", "plain.jsonl")
 command("one of the files to merge: give a new name", "merge", "ok.jsonl", "plain.jsonl", "-o", "ok.jsonl")
 command("rollout-trace ls .*ok.jsonl lists them", "annotate", "ok.jsonl", "nope", "--reward", "1")
 command("did you mean truncated", "check", "ok.jsonl", "--code", "trunkated")
