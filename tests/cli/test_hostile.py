@@ -109,7 +109,7 @@ ARGUMENTS: dict[str, list[str]] = {
 }
 BOMBS = {"bomb", "zstd-bomb"}
 UNSAFE = {"\x1b", "\x9b", "\u202e", "\x07"}
-OTHERS = {"collect", "completion", "fork", "import", "query", "recover", "run", "schema", "versions", "view"}
+OTHERS = {"collect", "completion", "fork", "import", "query", "recover", "run", "schema", "serve", "versions", "view"}
 """They read no files of trajectories, or serve them until they are stopped. `import` has hostile files of its own."""
 
 

@@ -314,7 +314,7 @@ def test_an_array_of_the_users_own_stays_as_it_was_in_a_pickle() -> None:
 
 
 def test_an_open_trajectory_is_not_pickled() -> None:
-    with rt.trajectory() as trajectory, pytest.raises(TypeError, match="cannot pickle"):
+    with rt.trajectory() as trajectory, pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(trajectory)
 
 

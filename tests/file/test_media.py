@@ -349,7 +349,7 @@ def test_a_recording_passes_the_option_on(tmp_path: Path) -> None:
     with rt.recording(path, media="folder") as out:
         out.write(asking(IMAGE_URL))
     assert stored(path) == {PIXELS_SHA256: PIXELS}
-    with JSONLWriter(path) as writer, pytest.raises(ValueError, match="give it to the writer"):
+    with JSONLWriter(path) as writer, pytest.raises(ValueError, match="Give it to the writer"):
         rt.recording(writer, media="folder")
 
 

@@ -393,7 +393,7 @@ def test_rules_are_applied_in_order() -> None:
         (b"x", TypeError, "give a regular expression"),
         ({"a": "b"}, TypeError, "give a regular expression"),
         ([r"ok", 3], TypeError, r"redact has 3 \(int\)"),
-        ("a(", ValueError, r"redact has 'a\(', which is no regular expression"),
+        ("a(", ValueError, r"redact has 'a\(', which is not a regular expression"),
         (re.compile(b"a"), TypeError, "an expression for bytes"),
         ("a*", ValueError, "matches the empty text"),
         (lambda text: text, TypeError, r"takes a text and its place, \(text, place\)"),
