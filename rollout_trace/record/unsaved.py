@@ -32,7 +32,8 @@ def note(trajectory: Trajectory) -> None:
     Under pytest nothing is noted: tests open trajectories for what happens inside them.
     """
     global _count
-    if not trajectory.steps or "PYTEST_CURRENT_TEST" in os.environ:
+    # Its plugins close some when no test runs, where it sets only its version.
+    if not trajectory.steps or not os.environ.keys().isdisjoint(("PYTEST_CURRENT_TEST", "PYTEST_VERSION")):
         return
     if not _count:
         atexit.register(tell)

@@ -146,7 +146,7 @@ def test_a_damaged_history_stops_no_run(
             assert history.begin(hashes(agent)) == []
             history.end(summary())
     assert len(caplog.messages) == 1
-    assert "no line of a history" in caplog.messages[0]
+    assert "not lines of a history" in caplog.messages[0]
     assert place.read_bytes().startswith(junk)
     assert [one["kind"] for one in map(json.loads, place.read_bytes()[len(junk) :].splitlines())] == [
         "header", "run", "run",

@@ -310,7 +310,8 @@ def test_a_line_says_what_to_do(
     make, line = MISTAKES[name]
     raised = ""
     # Under pytest a failure of the recorder is raised, and what goes to no file is not noted.
-    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    for variable in ("PYTEST_CURRENT_TEST", "PYTEST_VERSION"):
+        monkeypatch.delenv(variable, raising=False)
     with caplog.at_level(logging.WARNING, logger="rollout_trace"):
         try:
             make(beginner)

@@ -304,7 +304,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     (tmp_path / "cache").write_text("a file")
     assert ids(opened(write(tmp_path / "x.jsonl", [run(0)]))) == ["t0"]
-    assert "the index is not kept" in caplog.text
+    assert "the index cannot be kept" in caplog.text
 
 
 def test_an_index_that_nobody_used_for_a_month_is_deleted(tmp_path: Path, opened: Open) -> None:

@@ -76,7 +76,7 @@ def test_a_wrong_ini_value_is_named(project: Project) -> None:
     ("mark", "message"),
     [
         ("timimg=True", "*no option 'timimg'*cli, engine, ignore, normalize, order, timing*"),
-        ("cli='cloud'", "*no program 'cloud'; there are claude-code, codex*"),
+        ("cli='cloud'", "*unknown program 'cloud'. Known programs: claude-code, codex*"),
         ("timing=3", "*timing=3*True or False*"),
         ("order='any'", "*order='any'*recorded*free*"),
         ("normalize=5", "*normalize=5*function*"),

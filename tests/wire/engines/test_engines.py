@@ -293,7 +293,7 @@ def test_modes() -> None:
     import openai
 
     client = openai.OpenAI(api_key="none")
-    with pytest.raises(ValueError, match="logprobs_mode='cooked' is not known"):
+    with pytest.raises(ValueError, match="logprobs_mode='cooked' is unknown"):
         rt.wrap_openai(client, logprobs_mode="cooked")  # type: ignore[arg-type]
     assert type(client) is openai.OpenAI
     client.close()
