@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 from openai import OpenAI
@@ -212,6 +213,8 @@ def test_a_stream_that_was_left_at_its_end_beside_an_equal_answer() -> None:
 
 
 def test_a_call_of_what_the_garbage_collector_closes_while_another_is_compared() -> None:
+    ended = SimpleQueue[None]()
+
     def agent(client: Any) -> Any:
         held: list[Any] = []
         try:
@@ -219,6 +222,7 @@ def test_a_call_of_what_the_garbage_collector_closes_while_another_is_compared()
                 yield held
         finally:
             said(client, [user("sum up")])
+            ended.put(None)
 
     def work() -> None:
         with ScriptedServer(numbered, tokenizer=TOKENIZER) as server, rt.trajectory():
@@ -230,6 +234,9 @@ def test_a_call_of_what_the_garbage_collector_closes_while_another_is_compared()
                 next(one).append(one)
                 del one
             gc.collect()
+            # The collector may run in a thread of the server, and not be done there.
+            for _ in range(20):
+                ended.get(timeout=60)
 
     threshold = gc.get_threshold()
     # At nearly every step of a comparison.
