@@ -44,7 +44,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "collection": (8590, 38),
     "importing": (6900, 31),
     "export": (7370, 36),
-    "trainers": (1630, 12),
+    "trainers": (1775, 12),
     "view": (8200, 40),
     "testing": (10040, 48),
     "cli": (3970, 26),

@@ -137,7 +137,7 @@ def trl_rollout(
 _ROLLOUT = (
     "prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "rewards", "step_rewards", "trajectory_id",
     "temperature", "logprobs_mode", "policy_spans", "step_ids", "spans",
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 
 
 def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ class Feed:
         agent: as for ``rt.rollouts``.
         name: as for ``rt.rollouts``.
         options: the other arguments of ``rt.rollouts``. An output that holds something is refused: a trainer that goes
-            on from a checkpoint makes its rollouts anew.
+            on from a checkpoint makes its rollouts anew. Without ``limits`` no number of failures ends them.
 
     Raises:
         TypeError, ValueError, OSError, ImportError: as ``rt.rollouts``.
@@ -37,6 +37,9 @@ class Feed:
         """What the ids of groups begin with."""
         self._wanted: dict[str, asyncio.Future[Group]] = {}
         self._pump: asyncio.Task[None] | None = None
+        if "max_consecutive_failures" not in options and isinstance(options.get("limits") or {}, Mapping):
+            # Training goes on, also while a server is down: no number of failures ends the rollouts for good.
+            options["limits"] = {"failures": 0, **(options.get("limits") or {})}
         self._groups = rollouts(agent, self._tasks, name=name, resume=False, **options)
 
     def make(self, tasks: Sequence[Any], samples: int) -> list[Group]:

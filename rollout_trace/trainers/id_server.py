@@ -6,8 +6,10 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, Protocol
 
+from rollout_trace.clients.loopback.forwarding import is_closed
 from rollout_trace.clients.loopback.messages import ConnectionCut, RequestRecord, Response, json_bytes, json_response
 from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.guard import describe
@@ -24,6 +26,8 @@ _TAKEN = SAMPLING | {
     "metadata", "store", "chat_template_kwargs",
 }  # fmt: skip
 _CHAT, _TOKENIZE = "v1/chat/completions", "tokenize"
+_LOOK = 0.2
+"""Seconds between two looks whether an answer that is being sampled is still waited for."""
 
 
 class Answer(NamedTuple):
@@ -47,12 +51,14 @@ class Policy(Protocol):
     def render(self, request: Mapping[str, Any], *, is_open: bool) -> list[int]:
         """The ids of a request's messages; ``is_open``: with the beginning of an answer."""
 
-    def sample(self, request: Mapping[str, Any], prompt: list[int]) -> Answer:
-        """Samples an answer; waits for it. Raises ValueError where the request cannot be served."""
+    def sample(self, request: Mapping[str, Any], prompt: list[int]) -> Future[Answer]:
+        """Begins to sample an answer. Raises ValueError where the request cannot be served."""
 
 
 class IdServer(LoopbackServer):
     """Answers ``/RUN/v1/chat/completions`` and ``/RUN/tokenize`` as vLLM does, each run by its own policy.
+
+    ``close`` waits for the answers in flight: call it in no event loop that a policy samples in.
 
     Args:
         policy_of: returns the policy of the run with this name, or None where there is no such run. Names are secrets.
@@ -93,11 +99,24 @@ class IdServer(LoopbackServer):
         _check(request)
         prompt = (request.get("kv_transfer_params") or {}).get("prompt_token_ids")
         prompt = policy.render(request, is_open=True) if prompt is None else prompt
-        answers = [policy.sample(request, list(prompt)) for _ in range(request.get("n") or 1)]
+        answers = []
+        for at in range(request.get("n") or 1):
+            # As vLLM has it: with one seed for all, the answers would be the same.
+            own = {} if request.get("seed") is None else {"seed": request["seed"] + at}
+            answers.append(self._waited(policy.sample({**request, **own}, list(prompt)), record, run))
         if not request.get("stream"):
             return json_response(200, _whole(request, prompt, answers))
         events = [b"data: %b\n\n" % json_bytes(event) for event in _events(request, prompt, answers)]
         return Response(200, [("content-type", "text/event-stream")], [*events, b"data: [DONE]\n\n"], chunked=True)
+
+    def _waited(self, sampled: Future[Answer], record: RequestRecord, run: str) -> Answer:
+        """The answer, which is sampled no further where its client has gone, its run has ended or the server closes."""
+        while not wait((sampled,), _LOOK).done:
+            is_left = record.socket is None or is_closed(record.socket, 0)
+            if is_left or self.closing.is_set() or self._policy_of(run) is None:
+                sampled.cancel()
+                raise ConnectionCut
+        return sampled.result()
 
 
 def _check(request: Mapping[str, Any]) -> None:

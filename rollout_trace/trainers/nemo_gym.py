@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.collection.tasks import digest
+from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.export import nemo_gym
 from rollout_trace.report import ExportReport
 from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rollout_trace.train.groups import Group
 
 _INDEXES = ("_ng_task_index", "_ng_rollout_index")
+_OF_RUN = frozenset({"response", "reward", "mask_sample", "failure_kind", "failure_reason"})
+"""Fields of an answer that no column of the dataset takes the place of."""
 
 
 def agent_server(
@@ -97,7 +100,8 @@ def agent_server(
             if self.config.resources_server is not None:
                 seeded = await self._post("/seed_session", fields, cookies)
                 cookies = seeded.cookies
-            row = {**await self._row(fields, self.rollout_id_from_run(body)), **fields}
+            columns = {name: value for name, value in fields.items() if name not in _OF_RUN}
+            row = {**await self._row(fields, self.rollout_id_from_run(body)), **columns}
             if self.config.resources_server is not None and not row["mask_sample"]:
                 verified = await self._post("/verify", {**fields, "response": row["response"]}, cookies)
                 row |= await get_response_json(verified)
@@ -145,6 +149,8 @@ def _row_of(group: "Group", report: ExportReport, *, is_verified: bool) -> dict[
         said = "nothing was sampled with token ids" if run.error is None else f"{run.error.type}: {run.error.message}"
         return {"response": response, "reward": scored.reward, "trajectory_id": run.id, **_failure(said)}
     row = max(rows, key=_sampled)
+    if run.status in NOT_SUCCEEDED and not row["mask_sample"]:
+        row |= _failure(run.status if run.error is None else f"{run.error.type}: {run.error.message}")
     if run.reward is None and not is_verified and not row["mask_sample"]:
         row |= _failure("it has no reward")
     return {name: value for name, value in row.items() if name not in _INDEXES}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import os
+import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rollout_trace.collection.agents import Agent, agent_of
@@ -14,6 +18,12 @@ from rollout_trace.trainers.feed import Feed
 
 OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "max_lag"})
 """Arguments of ``rt.rollouts`` whose place the trainer takes."""
+_TOKEN = secrets.token_hex(4)
+
+
+def own_key(key: str) -> str:
+    """The id of a task in this process. Another one may make runs of the same task, and count them from 0, too."""
+    return f"{_TOKEN}-{os.getpid()}/{key}"
 
 
 class ServedTask(dict[str, Any]):
@@ -40,7 +50,7 @@ class ServedTask(dict[str, Any]):
         group: str = "",
         known: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(fields)
+        super().__init__({name: _own(value) for name, value in fields.items()})
         self.base_url, self.api_key, self.model = base_url, api_key, model
         self.group, self.known = group, dict(known or {})
         self.is_cut = False
@@ -53,6 +63,14 @@ class ServedTask(dict[str, Any]):
         self.is_cut = True
         if self.running is not None:
             self.running.cancel()
+
+
+def _own(value: Any) -> Any:
+    """A copy of what other runs are given, too, for an agent that changes its task; itself where it has none."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
 
 
 class ServedAgent(Agent):
@@ -68,6 +86,7 @@ class ServedAgent(Agent):
         if run is not None:
             run.group_id = task.group or run.group_id
             run.metadata = {**(run.metadata or {}), **task.known}
+        rollout = replace(rollout, group=task.group or rollout.group)
         if task.is_cut:
             raise RuntimeError("the trainer gave this rollout up before it began.")
         if self.is_async:
@@ -83,7 +102,7 @@ class Served:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def make(self, key: str, task: ServedTask, samples: int = 1) -> Group:
-        """The rollouts of a task, whose id is ``key``. Where the caller is cancelled, its agent is cut.
+        """The rollouts of a task, whose id ends with ``key``. Where the caller is cancelled, its agent is cut.
 
         Raises:
             RuntimeError: a rollout has no trajectory; the rollouts have ended; or they began in another event loop.
@@ -93,7 +112,7 @@ class Served:
         if self._loop is not asyncio.get_running_loop():
             raise RuntimeError("the rollouts began in another event loop: make another of these for each.")
         try:
-            (group,) = await self._feed.amake([Keyed(key, task)], samples)
+            (group,) = await self._feed.amake([Keyed(own_key(key), task)], samples)
         except asyncio.CancelledError:
             task.cut()
             raise

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.data.user_values import brief
 from rollout_trace.export import slime
 from rollout_trace.report import ExportReport
@@ -110,10 +111,11 @@ class Generate:
     def _filled(self, sample: Any, group: Group) -> list[Any]:
         (run,) = group.trajectories
         rows = self._rows(run, group)
-        is_lost = run.status == "failed" or not rows or (run.reward is None and self._is_scored)
+        is_lost = run.status in NOT_SUCCEEDED - {"aborted"} or not rows or (run.reward is None and self._is_scored)
         if is_lost:
             self.report.note("runs as samples that nothing is learnt from", 1)
-        rows = rows or [_EMPTY]
+        # A copy: its lists become those of a sample.
+        rows = rows or [copy.deepcopy(_EMPTY)]
         return [self._sample(sample, run, row, is_lost=is_lost, is_one=len(rows) == 1) for row in rows]
 
     def _rows(self, run: Trajectory, group: Group) -> list[Mapping[str, Any]]:
@@ -122,12 +124,23 @@ class Generate:
             self.report.drop("trajectories inside another", len(group.inside))
         inner = group.inside if self._several == "all" else ()
         # One by one: a row without logprobs takes them from all the others of a call.
-        parts = [list(slime(_scored(one, run), report=self.report)) for one in (run, *inner) if one.steps]
+        ones = [self._with_logprobs(_scored(one, run)) for one in (run, *inner)]
+        parts = [list(slime(one, report=self.report)) for one in ones if one.steps]
         rows: list[Mapping[str, Any]] = [row for part in parts for row in part if row["rollout_log_probs"] is not None]
         if self._several == "longest" and rows:
             self.report.drop("rows left out: of other sequences", len(rows) - 1)
             rows = [max(rows, key=lambda row: sum(row["loss_mask"]))]
         return rows
+
+    def _with_logprobs(self, one: Trajectory) -> Trajectory:
+        """The trajectory without the steps that are in rows without logprobs alone."""
+        if all(step.logprobs is not None for step in one.steps):
+            return one
+        rows = one.sequences()
+        kept = {name for row in rows if row.logprobs is not None for name in row.step_ids}
+        lost = {name for row in rows if row.logprobs is None for name in row.step_ids} - kept
+        self.report.drop("rows without logprobs", sum(row.logprobs is None for row in rows))
+        return replace(one, steps=[step for step in one.steps if step.id not in lost])
 
     def _sample(self, given: Any, run: Trajectory, row: Mapping[str, Any], *, is_lost: bool, is_one: bool) -> Any:
         sample = given if is_one else copy.deepcopy(given)

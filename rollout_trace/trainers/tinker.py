@@ -23,8 +23,8 @@ def data(
     """Makes what ``TrainingClient.forward_backward`` takes of groups, such as ``rt.rollouts`` gives: a ``Datum`` a row.
 
     A row of samples of Tinker's, which ``rt.wrap_tinker`` recorded, has its provenance (``Datum.with_provenance``). A
-    run may have several rows: those of its drift and forks, and of what was opened inside it. One that failed, and has
-    no reward, has none.
+    run may have several rows: those of its drift and forks, and of what was opened inside it. Advantages that compare
+    runs (``grpo``, ``leave_one_out``) leave out one without a reward; a run that failed and has one is compared, too.
 
     Args:
         groups: one group, or several; all runs of a group are in it.

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.export import trl_rollout
 from rollout_trace.report import ExportReport
 from rollout_trace.train.trainer_report import trainer_report
 from rollout_trace.trainers.feed import Feed
+from rollout_trace.trainers.served import OF_TRAINER
 
 if TYPE_CHECKING:
     import os
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
     from rollout_trace.collection.collect import Agent, Reward
     from rollout_trace.collection.rollouts import RolloutOptions
-
-_OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "policy_version", "max_lag"})
 
 
 def rollout_func(
@@ -57,7 +57,7 @@ def rollout_func(
     """
     if several not in ("raise", "longest"):
         raise ValueError(f"several is {brief(several)}; give 'raise' or 'longest'.")
-    if refused := sorted(_OF_TRAINER.intersection(options)):
+    if refused := sorted({"policy_version", *OF_TRAINER}.intersection(options)):
         raise TypeError(f"rollout_func() takes no {', '.join(refused)}: the trainer says when it needs which rollouts.")
     given = {"engine": "vllm", "reward": reward, "output": output, "in_flight": in_flight, **options}
     return RolloutFunc(agent, given, several)
@@ -95,7 +95,7 @@ class RolloutFunc:
         runs = chain.from_iterable(group.trajectories for group in groups)
         columns = trl_rollout(runs, several=self._several, failed="mask", report=self.report)
         if self.trainer is not None:
-            self.trainer.expect(columns)
+            self.trainer.expect(columns, forget=trainer.model.training)
         return columns
 
     def close(self) -> None:
@@ -121,10 +121,15 @@ class TrainerNumbers:
         self._rows: list[dict[str, Any]] = []
         self._found: dict[str, list[Any]] = {"logprobs": [], "entropy": []}
 
-    def expect(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Says which rows will come: what ``export.trl_rollout`` gave. Those of before are awaited no more."""
-        self.write()
-        self._awaited = {}
+    def expect(self, columns: Mapping[str, Sequence[Any]], *, forget: bool = True) -> None:
+        """Says which rows will come: what ``export.trl_rollout`` gave.
+
+        Those of before are awaited no more, unless ``forget`` is False: an evaluation comes between the steps of a
+        generation.
+        """
+        if forget:
+            self.write()
+            self._awaited = {}
         for prompt, completion, *place in zip(*(columns[name] for name in _PLACE), strict=True):
             row = dict(zip(_PLACE[2:], place, strict=True)) | {"token_ids": [*prompt, *completion]}
             if row["step_ids"]:
@@ -133,17 +138,21 @@ class TrainerNumbers:
     def note(self, input_ids: Any, attention_mask: Any, logprobs: Any, entropies: Any) -> None:
         """Takes numbers of a batch, as ``_get_per_token_logps_and_entropies`` of TRL takes and gives them.
 
-        Rows that are not awaited, or that came already, are passed over.
+        Rows that are not awaited, or that came already, are passed over. What goes wrong is logged as a warning, and
+        does not end the training.
 
         Args:
             input_ids: [rows, tokens]: prompts, padded on the left, and completions, padded on the right.
             attention_mask: [rows, tokens], 1 on what is no padding.
             logprobs: [rows, completion tokens], natural logarithm.
             entropies: [rows, completion tokens], nats.
-
-        Raises:
-            FileNotFoundError, ValueError, OSError: as ``rt.trainer_report``.
         """
+        try:
+            self._note(input_ids, attention_mask, logprobs, entropies)
+        except Exception as error:
+            guard.warn(f"numbers of a batch were not noted: {guard.describe(error)}")
+
+    def _note(self, input_ids: Any, attention_mask: Any, logprobs: Any, entropies: Any) -> None:
         for at, (ids, mask) in enumerate(zip(input_ids, attention_mask, strict=True)):
             key = tuple(ids[mask.bool()].tolist())
             if key not in self._awaited:
@@ -158,11 +167,15 @@ class TrainerNumbers:
             self.write()
 
     def write(self) -> None:
-        """Writes what was noted so far. Raises as ``note``."""
+        """Writes what was noted so far; a warning where that cannot be."""
         rows, found = self._rows, self._found
         self._rows, self._found = [], {name: [] for name in found}
-        if rows:
+        if not rows:
+            return
+        try:
             trainer_report(self._path, rows, **found)
+        except Exception as error:
+            guard.warn(f"what the trainer computed for {len(rows)} rows was not noted: {guard.describe(error)}")
 
 
 _PLACE = ("prompt_ids", "completion_ids", "trajectory_id", "step_ids", "spans")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def harness(
             asked = {"base_url": endpoint, "api_key": secret, "model": ctx.model, "group": key, "known": known}
             (run,) = (await served.make(key, ServedTask(task_of(data), **asked))).trajectories
             _note(trace, run)
-            if run.status == "completed":
+            if run.status not in NOT_SUCCEEDED:
                 return ProgramResult(0, "", "")
             said = run.status if run.error is None else f"{run.error.type}: {run.error.message}"
             return ProgramResult(1, "", said)

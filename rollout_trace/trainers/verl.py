@@ -7,6 +7,7 @@ import copy
 import os
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,11 @@ from rollout_trace.collection.agents import agent_of
 from rollout_trace.collection.task_files import Keyed
 from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.export import verl
+from rollout_trace.record.context import current
 from rollout_trace.report import ExportReport
 from rollout_trace.trainers.feed import Feed
 from rollout_trace.trainers.id_server import SAMPLING, Answer, IdServer
-from rollout_trace.trainers.served import OF_TRAINER, ServedAgent, ServedTask
+from rollout_trace.trainers.served import OF_TRAINER, ServedAgent, ServedTask, own_key
 from rollout_trace.wire.chat_template import tokenizer_at
 from rollout_trace.wire.engine import Engine
 
@@ -52,7 +54,7 @@ def agent_loop(
 
     Args:
         agent: as for ``rt.rollouts``; it runs in the process of verl's worker.
-        reward: as for ``rt.rollouts``. None, and the agent gives no reward itself: verl scores the rows.
+        reward: as for ``rt.rollouts``. None: verl scores the rows. An agent that gives rewards itself needs one, too.
         output: a folder for the rollouts, in which each worker writes a file of its own; None: they are not kept.
         in_flight: rollouts of a worker at the same time.
         options: the other arguments of ``rt.rollouts``; ``engine`` is ``Engine("vllm", exact_turns=True)``.
@@ -96,7 +98,8 @@ class _LedAgent(ServedAgent):
 
     def call(self, task: Any, rollout: Any) -> Any:
         """Calls the user's function."""
-        return super().call(ServedTask(task, base_url=task.batch.address(rollout)), rollout)
+        batch: _Batch = task.batch
+        return super().call(ServedTask(task, base_url=batch.address(rollout), group=batch.uid), rollout)
 
 
 class _Runs:
@@ -111,6 +114,8 @@ class _Runs:
         self._waiting: dict[Any, _Batch] = {}
         """Those that more runs may join."""
         self._open: dict[str, _Batch] = {}
+        self._no_experts: Any = None
+        """Those of one token [1, layers, k], all 0, in the shape of the model's; None as long as it is not known."""
 
     async def run(self, loop: Any, params: Mapping[str, Any], row: Mapping[str, Any]) -> Any:
         """One run of verl's. All that begin in one turn of the event loop, of one prompt, are a group."""
@@ -118,22 +123,22 @@ class _Runs:
         key = uid, str(sorted(params.items()))
         batch = self._waiting.get(key)
         if batch is None:
-            batch = self._waiting[key] = _Batch(loop, dict(params))
+            batch = self._waiting[key] = _Batch(loop, dict(params), uid)
             batch.made = asyncio.ensure_future(self._make(key, uid, row))
         at = batch.count
         batch.count += 1
         # Of a run that is cancelled, the others go on.
         run = (await asyncio.shield(batch.made))[at]
-        return self._output(batch, run, row)
+        return await self._output(batch, run, row)
 
     async def _make(self, key: Any, uid: str, row: Mapping[str, Any]) -> tuple[Trajectory, ...]:
         batch = self._waiting.pop(key)
         task = _Task({name: value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()})
-        task.batch, self._open[batch.id] = batch, batch
+        task.batch = batch
         self._server.start()
-        batch.url = self._server.url
+        batch.url, self._open[batch.id] = self._server.url, batch
         try:
-            (group,) = await self._feed.amake([Keyed(uid, task)], batch.count)
+            (group,) = await self._feed.amake([Keyed(own_key(uid), task)], batch.count)
         finally:
             del self._open[batch.id]
         self.report.drop("trajectories inside another", len(group.inside))
@@ -142,14 +147,16 @@ class _Runs:
 
     def _policy_of(self, run: str) -> _Policy | None:
         batch = self._open.get(run.partition(".")[0])
-        return None if batch is None else _Policy(batch, run)
+        is_running = batch is not None and run in batch.attempts and batch.attempts[run].is_open
+        return _Policy(batch, run) if batch is not None and is_running else None
 
     async def aclose(self) -> None:
         """Cuts the rollouts that run, and waits until all is written; the end of the worker does the same."""
         await self._feed.aclose()
-        self._server.close()
+        # In a thread: the server waits for its answers, and those for this event loop.
+        await asyncio.to_thread(self._server.close)
 
-    def _output(self, batch: _Batch, run: Trajectory, row: Mapping[str, Any]) -> Any:
+    async def _output(self, batch: _Batch, run: Trajectory, row: Mapping[str, Any]) -> Any:
         from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
         own = run.reward
@@ -167,7 +174,25 @@ class _Runs:
         # verl makes columns of what all rows have alone: a reward by name, or none, of one row would fail the batch.
         found["extra_fields"] |= {"reward_extra_info": {}, "rewards": run.rewards}
         found["reward_score"] = 0.0 if own is None and self._has_rewards else own
-        return AgentLoopOutput(**batch.cut(found, self.report, is_masked=is_masked))
+        return AgentLoopOutput(**await self._with_experts(batch, batch.cut(found, self.report, is_masked=is_masked)))
+
+    async def _with_experts(self, batch: _Batch, row: dict[str, Any]) -> dict[str, Any]:
+        """A row with experts where verl replays them: it takes those of all rows, and fails where one has none."""
+        import numpy as np
+
+        if not batch.loop.rollout_config.enable_rollout_routing_replay:
+            return {**row, "routed_experts": None}
+        if row["routed_experts"] is not None:
+            self._no_experts = np.zeros_like(row["routed_experts"][:1])
+            return row
+        self.report.drop("rows without the experts of all their tokens, masked", any(row["response_mask"]))
+        if self._no_experts is None:  # The first run of all was lost: a token is sampled for the shape.
+            params = {**batch.params, "max_tokens": 1}
+            sample = await batch.loop.server_manager.generate(
+                request_id=secrets.token_hex(16), prompt_ids=row["prompt_ids"], sampling_params=params
+            )
+            self._no_experts = None if sample.routed_experts is None else np.zeros_like(sample.routed_experts[:1])
+        return {**row, "response_mask": [0] * len(row["response_mask"]), "routed_experts": self._no_experts}
 
 
 @dataclass(eq=False)
@@ -177,10 +202,13 @@ class _Batch:
     loop: Any
     """One of verl's agent loops: it has the policy, the tokenizer, the settings."""
     params: dict[str, Any]
+    uid: str
     count: int = 0
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     url: str = ""
     """Of the server at which the model answers."""
+    attempts: dict[str, Trajectory] = field(default_factory=dict)
+    """What each attempt is recorded in, by the name of its address."""
     made: asyncio.Future[tuple[Trajectory, ...]] = field(init=False)
     eos: int = field(init=False)
 
@@ -189,8 +217,11 @@ class _Batch:
         self.eos = self.loop.tokenizer.eos_token_id
 
     def address(self, rollout: Rollout) -> str:
-        """That of the model, for one attempt."""
-        return f"{self.url}/{self.id}.{rollout.index}.{rollout.attempt}/v1"
+        """That of the model, for one attempt, as long as it runs; called in it."""
+        name, run = f"{self.id}.{rollout.index}.{rollout.attempt}", current()
+        assert run is not None
+        self.attempts[name] = run
+        return f"{self.url}/{name}/v1"
 
     def render(self, request: Mapping[str, Any], *, is_open: bool) -> list[int]:
         """The ids of messages, by the chat template of the tokenizer."""
@@ -201,11 +232,11 @@ class _Batch:
     def cut(self, row: dict[str, Any], report: ExportReport, *, is_masked: bool) -> dict[str, Any]:
         """A row within verl's lengths; one whose prompt is cut, or that failed, is masked."""
         config = self.loop.rollout_config
-        prompt, mask = row["prompt_ids"], row["response_mask"]
-        end = config.response_length
+        prompt, mask, experts = row["prompt_ids"], row["response_mask"], row.get("routed_experts")
+        end, begin = config.response_length, max(0, len(row["prompt_ids"]) - config.prompt_length)
         report.drop("sampled tokens beyond response_length", sum(mask[end:]))
-        report.drop("rows whose prompt is longer than prompt_length, masked", len(prompt) > config.prompt_length)
-        if is_masked or len(prompt) > config.prompt_length:
+        report.drop("rows whose prompt is longer than prompt_length, masked", begin > 0)
+        if is_masked or begin > 0:
             mask = [0] * len(mask)
         logprobs = row.get("response_logprobs")
         if logprobs is None and self.params.get("logprobs"):
@@ -213,7 +244,8 @@ class _Batch:
             report.drop("rows without logprobs, masked")
         parts = {"response_ids": row["response_ids"], "response_mask": mask, "response_logprobs": logprobs}
         kept = {name: None if values is None else values[:end] for name, values in parts.items()}
-        return {**row, **kept, "prompt_ids": prompt[-config.prompt_length :]}
+        kept["routed_experts"] = None if experts is None else experts[begin : len(prompt) + end]
+        return {**row, **kept, "prompt_ids": prompt[begin:]}
 
 
 class _Policy:
@@ -223,8 +255,8 @@ class _Policy:
         self._batch, self._run, self._loop = batch, run, batch.loop
         self.render = batch.render
 
-    def sample(self, request: Mapping[str, Any], prompt: list[int]) -> Answer:
-        """Samples an answer; called in a thread of the server."""
+    def sample(self, request: Mapping[str, Any], prompt: list[int]) -> Future[Answer]:
+        """Begins to sample an answer; called in a thread of the server."""
         config = self._loop.rollout_config
         left = config.prompt_length + config.response_length - len(prompt)
         asked = request.get("max_completion_tokens") or request.get("max_tokens") or config.response_length
@@ -235,7 +267,7 @@ class _Policy:
             )
         own = {name: request[name] for name in SAMPLING if request.get(name) is not None}
         params = {**self._batch.params, **own, "max_tokens": min(asked, left)}
-        return asyncio.run_coroutine_threadsafe(self._sample(request, prompt, params), self._batch.events).result()
+        return asyncio.run_coroutine_threadsafe(self._sample(request, prompt, params), self._batch.events)
 
     async def _sample(self, request: Mapping[str, Any], prompt: list[int], params: dict[str, Any]) -> Answer:
         tools = request.get("tools") if request.get("tool_choice") != "none" else None
@@ -251,13 +283,15 @@ class _Policy:
         if parser is not None:
             message = await _message(parser, ids, tools, tokenizer) or message
         reason = "tool_calls" if message.get("tool_calls") else "stop"
-        if output.stop_reason == "aborted":
+        if output.stop_reason in ("abort", "aborted"):
             reason = "abort"
         elif len(ids) >= longest and ids[-1] not in tokenizer.all_special_ids:
             reason = "length"
         versions = {output.extra_fields.get(f"{end}_global_steps") for end in ("min", "max")}
         experts = None if output.routed_experts is None else output.routed_experts.tolist()
-        return Answer(ids, output.log_probs, message, reason, versions.pop() if len(versions) == 1 else None, experts)
+        # verl's client gives an empty list where none were asked for.
+        logprobs, version = output.log_probs or None, versions.pop() if len(versions) == 1 else None
+        return Answer(ids, logprobs, message, reason, version, experts)
 
     def _parser(self) -> Any:
         from verl.experimental.agent_loop.tool_parser import ToolParser

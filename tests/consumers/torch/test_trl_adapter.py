@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+import torch
 from openai import OpenAI
 from page_blocks import blocks_of
 
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.report import ExportReport
+from rollout_trace.testing import ScriptedServer
 from rollout_trace.trainers import trl
 from tests.consumers import recorded
 from tests.consumers.torch import example
@@ -228,6 +230,34 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
         run.status == "failed" for run in outer
     )
     assert func.report.dropped["steps left out: of other sequences"] >= len(kinds) - 2
+
+
+def test_an_evaluation_forgets_no_row_and_a_failure_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    with ScriptedServer(["one", "another", "more"]) as server, rt.recording(path):
+        client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine="vllm")
+        for at in range(3):
+            with rt.trajectory():
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": str(at)}])
+    rows = [export.trl_rollout([run]) for run in rt.read(path)]
+    numbers = trl.TrainerNumbers(path)
+    for at, forget in enumerate((True, True, False)):
+        numbers.expect(rows[at], forget=forget)
+
+    def note(to: trl.TrainerNumbers) -> None:
+        for row in rows:
+            (prompt,), (said,) = row["prompt_ids"], row["completion_ids"]
+            ids, values = torch.tensor([[*prompt, *said]]), torch.arange(len(said))[None] / 8
+            to.note(ids, torch.ones_like(ids), values, values)
+
+    note(numbers)
+    assert [run.steps[0].trainer_logprobs is not None for run in rt.read(path)] == [False, True, True]
+    lost = trl.TrainerNumbers(tmp_path / "no.jsonl")
+    lost.expect(rows[0])
+    note(lost)
+    assert "what the trainer computed for 1 rows was not noted: FileNotFoundError" in caplog.text
 
 
 def test_failed_runs_are_rows_without_a_loss() -> None:

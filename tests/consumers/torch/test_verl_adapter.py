@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import re
 import sys
+import threading
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from page_blocks import blocks_below
 
 import rollout_trace as rt
 from rollout_trace.clients import exact_turns
+from rollout_trace.trainers import served
 from rollout_trace.trainers.verl import agent_loop
 
 with warnings.catch_warnings():
@@ -59,6 +61,9 @@ class Server:
         self.require_acquire_fields = self.require_release_fields = Remote(self._no_fields)
         self.acquire_server, self.release_server = Remote(self._acquire), Remote(lambda **_: None)
         self.generate = Remote(self._generate)
+        self.holds, self.held, self.cut = False, threading.Event(), threading.Event()
+        """Whether it samples without an end, and whether it does, or was cut."""
+        self.stop_reason, self.has_experts = "completed", False
 
     async def _no_fields(self) -> list[str]:
         return []
@@ -69,6 +74,12 @@ class Server:
     async def _generate(self, *, request_id: str, prompt_ids: list[int], sampling_params: Any, **others: Any) -> Any:
         assert others == {"image_data": None, "video_data": None}
         params, longest = dict(sampling_params), sampling_params.pop("max_tokens")
+        if self.holds:
+            self.held.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cut.set()
         ids = self.answer(self.tokenizer.decode(prompt_ids))[:longest]
         logprobs = [-(zlib.crc32(str((prompt_ids, ids[: at + 1])).encode()) % 4096) / 512 for at in range(len(ids))]
         # The client makes its own id of each request.
@@ -76,7 +87,8 @@ class Server:
         return TokenOutput(
             token_ids=ids,
             log_probs=logprobs if params["logprobs"] else None,
-            stop_reason="completed",
+            stop_reason=self.stop_reason,
+            routed_experts=experts_of([*prompt_ids, *ids][:-1]) if self.has_experts else None,
             extra_fields={"global_steps": self.step},
         )
 
@@ -90,6 +102,12 @@ class Server:
     def ids(self, text: str) -> list[int]:
         whole = [text] if text.startswith("<") else list(text)
         return [one for piece in whole for one in self.tokenizer.encode(piece)]
+
+
+def experts_of(ids: Sequence[int]) -> Any:
+    """Those of each token [tokens, 3 layers, 2], which depend on all before."""
+    seen = np.cumsum(ids)
+    return np.stack([1 + seen % (7 + at) for at in range(6)], axis=1).reshape(-1, 3, 2).astype(np.uint8)
 
 
 def make_worker(loop: Any, prompt: int = 700, response: int = 400, **others: Any) -> tuple[Any, Server]:
@@ -290,6 +308,126 @@ def test_rows_keep_within_verls_lengths() -> None:
             assert one["response_mask"].tolist() == mask[:response]
         assert one["rm_scores"].sum().item() == 1.0
     assert found == ["length", "stop"] * 2
+
+
+def test_experts_keep_to_their_tokens(tmp_path: Path) -> None:
+    def solve(task: Any, rollout: rt.Rollout) -> float:
+        if rollout.index == 0:
+            raise RuntimeError("before a call")
+        with OpenAI(base_url=task.base_url, api_key="none") as client:
+            for _ in range(rollout.index):
+                choice = client.chat.completions.create(model="m", messages=task["raw_prompt"]).choices[0]
+                more = [choice.message.model_dump(exclude_none=True), {"role": "user", "content": "." * 9}]
+                task["raw_prompt"] += more
+        return 1.0
+
+    for prompt, response in ((60, 24), (12, 80)):
+        loop = agent_loop(solve, output=tmp_path, reward=lambda task, result, trajectory: result)
+        worker, server = make_worker(loop, prompt, response, enable_rollout_routing_replay=True)
+        server.has_experts = True
+        given = batch_of(1, 3)
+        batch = made(worker, loop, given)
+        # Each run had a task of its own.
+        assert (
+            given.non_tensor_batch["raw_prompt"].tolist() == batch_of(1, 1).non_tensor_batch["raw_prompt"].tolist() * 3
+        )
+        runs = {run.id: run for run in rt.read(tmp_path)}
+        assert not batch.batch[0]["routed_experts"].any()
+        for at in (1, 2):
+            one, run = batch.batch[at], runs[batch.non_tensor_batch["trajectory_id"][at]]
+            ((ids, _, _, first),) = rows_of(run)
+            begin, end = max(0, first - prompt), first + response
+            there, experts = one["attention_mask"].bool(), one["routed_experts"]
+            expected = experts_of(ids[:-1])[begin:end]
+            assert one["input_ids"][there].tolist() == ids[begin:end]
+            assert experts[there][: len(expected)].tolist() == expected.tolist()
+            assert not experts[~there].any()
+            assert one["response_mask"].any() == (begin == 0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_it_closes_while_the_policy_samples(is_async: bool) -> None:
+    def ask(task: Any) -> None:
+        with OpenAI(base_url=task.base_url, api_key="none", max_retries=0) as client:
+            client.chat.completions.create(model="m", messages=task["raw_prompt"])
+
+    async def aask(task: Any) -> None:
+        async with AsyncOpenAI(base_url=task.base_url, api_key="none") as client:
+            await client.chat.completions.create(model="m", messages=task["raw_prompt"])
+
+    loop = agent_loop(aask if is_async else ask)
+    worker, server = make_worker(loop)
+    server.holds = True
+
+    async def closed() -> None:
+        rows = asyncio.ensure_future(worker.generate_sequences(batch_of(1, 2)))
+        await asyncio.to_thread(server.held.wait)
+        await loop.aclose()
+        await asyncio.to_thread(server.cut.wait)
+        with pytest.raises(RuntimeError, match="the rollouts have ended"):
+            await rows
+
+    asyncio.run(closed())
+
+
+def test_an_attempt_that_has_ended_samples_nothing_more() -> None:
+    refused = threading.Event()
+
+    def ask(task: Any) -> None:
+        with OpenAI(base_url=task.base_url, api_key="none") as client:
+            with pytest.raises(NotFoundError):  # When the client has tried again.
+                client.chat.completions.create(model="m", messages=task["raw_prompt"])
+        refused.set()
+
+    def leave(task: Any) -> None:
+        threading.Thread(target=ask, args=(task,)).start()
+        server.held.wait()
+
+    loop = agent_loop(leave)
+    worker, server = make_worker(loop)
+    server.holds = True
+
+    async def cut() -> Any:
+        rows = await worker.generate_sequences(batch_of(1, 1))
+        await asyncio.to_thread(server.cut.wait)
+        await asyncio.to_thread(refused.wait)
+        await loop.aclose()
+        return rows
+
+    assert not asyncio.run(cut()).batch["response_mask"].any()
+
+
+def test_workers_share_a_prompt(tmp_path: Path) -> None:
+    """Two of them count its samples from 0, and none is an earlier attempt at another."""
+
+    def solve(task: Any) -> float:
+        with OpenAI(base_url=task.base_url, api_key="none") as client:
+            client.chat.completions.create(model="m", messages=task["raw_prompt"])
+        return 1.0
+
+    for _ in range(2):
+        loop = agent_loop(solve, output=tmp_path, reward=lambda task, result, trajectory: result)
+        made(make_worker(loop)[0], loop, batch_of(1, 2))
+        served._TOKEN += "x"  # As another process has its own.
+    (group,) = rt.groups(rt.read(tmp_path))
+    assert (group.id, len(group.trajectories), group.n_earlier_attempts) == ("uid-0", 4, 0)
+
+
+def test_answers_that_were_broken_off_and_several_of_one_seed() -> None:
+    def ask(task: Any) -> list[str | None]:
+        with OpenAI(base_url=task.base_url, api_key="none") as client:
+            answer = client.chat.completions.create(model="m", messages=task["raw_prompt"], n=2, seed=4)
+        found.extend(choice.finish_reason for choice in answer.choices)
+        return []
+
+    found: list[str] = []
+    for reason in ("abort", "aborted"):
+        loop = agent_loop(ask)
+        worker, server = make_worker(loop)
+        server.stop_reason = reason
+        made(worker, loop, batch_of(1, 1))
+        assert [params["seed"] for _, _, params, _, _ in server.asked] == [4, 5]
+    assert found == ["abort"] * 4
 
 
 def test_what_the_policy_cannot_do_is_refused() -> None:

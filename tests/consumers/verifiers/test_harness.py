@@ -244,7 +244,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(TypeError, match="takes no executor, retries: verifiers says"):
         harness(len, retries=1, executor="process")
     (tmp_path / "runs.jsonl").write_text("{}\n")
-    with pytest.raises(FileExistsError, match=r"runs\.jsonl holds something"):
+    with pytest.raises(FileExistsError, match=r"runs\.jsonl is not empty"):
         harness(len, output=tmp_path / "runs.jsonl")
     monkeypatch.setitem(sys.modules, "verifiers.v1.harness", None)
     with pytest.raises(ImportError, match="needs the package verifiers"):

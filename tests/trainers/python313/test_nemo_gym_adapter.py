@@ -196,7 +196,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="takes no samples"):
         agent_server(len, samples=2)  # type: ignore[call-arg]
     (tmp_path / "runs.jsonl").write_text("{}\n")
-    with pytest.raises(FileExistsError, match=r"runs\.jsonl holds something"):
+    with pytest.raises(FileExistsError, match=r"runs\.jsonl is not empty"):
         agent_server(len, output=tmp_path / "runs.jsonl")
 
 
@@ -206,7 +206,8 @@ def test_the_page_gives_nemo_gym_its_server(tmp_path: Path, monkeypatch: pytest.
     assert len([line for line in block.text.splitlines() if line.strip()]) < 20
     names: dict[str, Any] = {"__name__": "app"}
     run_block(block, names)
-    row = rows_of_dataset()[0]
+    # Columns of the dataset take the place of nothing.
+    row = {**rows_of_dataset()[0], "reward": 7.0, "mask_sample": True, "failure_kind": "none"}
     answer, _ = asyncio.run(asyncio.wait_for(collect(names["Server"], verified=False, rows=[row]), 300))
     assert (answer["reward"], answer["mask_sample"]) == (1.0, False)
     (run, *_) = rt.read("runs.jsonl")

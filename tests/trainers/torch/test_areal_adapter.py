@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 import warnings
 from collections import defaultdict
@@ -110,9 +112,10 @@ def rows_of(run: rt.Trajectory) -> list[tuple[list[int], list[int], list[float],
     return rows
 
 
-def test_areal_gets_what_was_sampled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("several", ["longest", "all"])
+def test_areal_gets_what_was_sampled(tmp_path: Path, several: Any) -> None:
     """Failed runs, sub-agents, runs of several rows; ids, masks, logprobs, rewards, versions are those of steps."""
-    made: Any = workflow(solve, reward=grade, output=tmp_path / "runs.jsonl")
+    made: Any = workflow(solve, reward=grade, output=tmp_path / "runs.jsonl", several=several)
     with ScriptedServer(answered) as server:
         data = [{"id": task, "question": f"How much is {task} + 2?"} for task in range(TASKS)]
         groups = batches(made, Engine(server), data, SAMPLES)
@@ -124,11 +127,17 @@ def test_areal_gets_what_was_sampled(tmp_path: Path) -> None:
     for run in runs:
         top = outer[run.parent_id or run.id]
         assert {step.policy_version for step in run.steps} <= {3}
+        rows = rows_of(run)
         if top.rollout_index in (1, 3, 5):
             assert top.reward is None
-            continue
-        rewards[top.id] = float(np.float32(top.reward))
-        expected[top.group_id] += [(*row, rewards[top.id]) for row in rows_of(run)]
+            # A place in its group that nothing is learnt from.
+            rows = [(ids, [0] * len(ids), *others) for ids, _, *others in rows] or [
+                ([0, 0], [0, 0], [0.0, 0.0], [-1, -1])
+            ]
+        elif several == "longest":
+            rows = [max(rows, key=lambda row: sum(row[1]))] if run is top else []
+        rewards[top.id] = float(np.float32(top.reward or 0.0))
+        expected[top.group_id] += [(*row, rewards[top.id]) for row in rows]
     assert {run.group_id: sorted(one.rollout_index or 0 for one in outer.values() if one.group_id == run.group_id)
             for run in outer.values()} == {str(at): list(range(SAMPLES)) for at in range(TASKS)}  # fmt: skip
     found = []
@@ -140,7 +149,8 @@ def test_areal_gets_what_was_sampled(tmp_path: Path) -> None:
             rows.append((*(batch[name][at][there].tolist() for name in names), float(batch["rewards"][at])))
         found.append(sorted(rows))
     assert sorted(found) == sorted(sorted(rows) for rows in expected.values())
-    assert made.report.noted["runs that were rejected: failed, without a reward, or nothing was sampled"] == TASKS * 3
+    assert made.report.noted["runs as rows that nothing is learnt from"] == TASKS * 3
+    assert several == "all" or {len(batch["input_ids"]) for batch in groups} == {SAMPLES}
 
 
 def test_a_rejected_item_and_versions_that_move(tmp_path: Path) -> None:
@@ -159,11 +169,20 @@ def test_a_rejected_item_and_versions_that_move(tmp_path: Path) -> None:
             first.set()
             return "done"
 
-        made = workflow(moving, reward=lambda *_: 1.0, output=tmp_path / "runs.jsonl")
+        made = workflow(moving, reward=lambda *_: 1.0, output=tmp_path / "runs.jsonl", several="all")
         groups = batches(made, engine, [{"id": 0}], 1)
         assert [sorted(set(row.tolist())) for row in groups[0]["versions"]] == [[-1, 3], [-1, 4]]
         (one,) = rt.read(tmp_path / "runs.jsonl")
         assert [step.policy_version for step in one.steps] == [3, 4]
+        lost: Any = workflow(moving, reward=lambda *_: 1.0)
+
+        async def episode() -> Any:
+            try:
+                return await GroupedRolloutWorkflow(lost, 2, logging.getLogger()).arun_episode(engine, {"id": 1})
+            finally:
+                await lost.aclose()
+
+        assert asyncio.run(episode()) is None
 
 
 def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
@@ -172,7 +191,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="takes no policy_version"):
         workflow(len, reward=grade, policy_version=3)  # type: ignore[call-arg]
     (tmp_path / "runs.jsonl").write_text("{}\n")
-    with pytest.raises(FileExistsError, match=r"runs\.jsonl holds something"):
+    with pytest.raises(FileExistsError, match=r"runs\.jsonl is not empty"):
         workflow(len, reward=grade, output=tmp_path / "runs.jsonl")
 
 

@@ -10,16 +10,18 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAI
 from page_blocks import blocks_below, run_block
 
 import rollout_trace as rt
+from rollout_trace.data.model import amend
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace.trainers.slime import Generate, generate_function
 from tests.trainers.torch.checkouts import checkout, functions_of, sample_of
@@ -213,6 +215,7 @@ def test_the_trainer_gets_what_was_sampled(trainer: str, several: Any, tmp_path:
     if several == "longest":
         assert left_out == generate.report.dropped["trajectories inside another"] == GROUPS
     flat = [sample for samples in made for sample in samples]
+    assert len({id(sample.loss_mask) for sample in flat}) == len(flat)
     data = training_data(trainer, Sample, flat)
     assert data["tokens"] == [sample.tokens for sample in flat]
     assert [sum(mask) > 0 for mask in data["loss_masks"]] == [not sample.remove_sample for sample in flat]
@@ -223,6 +226,21 @@ def test_the_trainer_gets_what_was_sampled(trainer: str, several: Any, tmp_path:
         assert data["rewards"][at] == pytest.approx(sample.reward - sum(group) / len(group), abs=1e-5)
 
 
+def test_a_row_without_logprobs_loses_only_itself(tmp_path: Path) -> None:
+    with ScriptedServer(answered) as server, rt.recording(tmp_path / "runs.jsonl"):
+        client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine="vllm")
+        with rt.trajectory():
+            for number in (1, 2):
+                asked: Any = [{"role": "user", "content": f"How much is {number} + 2?"}]
+                client.chat.completions.create(model="m", messages=asked)
+    (run,) = rt.read(tmp_path / "runs.jsonl")
+    amend(run.steps[0], logprobs=None)
+    generate = generate_function(solve)
+    (row,) = generate._rows(run, rt.Group(id="a", trajectories=(run,)))
+    assert (row["tokens"], row["loss_mask"], row["rollout_log_probs"]) == rows_of(replace(run, steps=run.steps[1:]))[0]
+    assert generate.report.dropped == {"rows without logprobs": 1}
+
+
 def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="the agent is 3"):
         generate_function(3)
@@ -231,7 +249,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="takes no max_lag"):
         generate_function(len, max_lag=1)  # type: ignore[call-arg]
     (tmp_path / "runs.jsonl").write_text("{}\n")
-    with pytest.raises(FileExistsError, match=r"runs\.jsonl holds something"):
+    with pytest.raises(FileExistsError, match=r"runs\.jsonl is not empty"):
         generate_function(len, output=tmp_path / "runs.jsonl")
 
 
