@@ -37,8 +37,8 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11300, 45),
     "file": (10590, 35),
     "record": (8730, 29),
-    "clients": (8860, 34),
-    "process": (3000, 17),
+    "clients": (8870, 34),
+    "process": (3010, 17),
     "train": (3820, 16),
     "integration": (750, 6),
     "collection": (8590, 38),
@@ -46,8 +46,8 @@ BUDGET: dict[str, tuple[int, int]] = {
     "export": (7370, 36),
     "trainers": (1775, 12),
     "view": (8200, 40),
-    "testing": (10040, 48),
-    "cli": (3970, 26),
+    "testing": (10060, 48),
+    "cli": (3980, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
 from rollout_trace.cli import launch
 from rollout_trace.cli.choice import choices_of
+from rollout_trace.cli.reading import STDIN
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -28,7 +30,7 @@ from rollout_trace.cli.choice import choices_of
     show_default=True,
     help="Tools run again, or rt.recorded_tool gives their results.",
 )
-@click.option("-o", "--output", metavar="OUT", help="Append the new trajectory to OUT.  [default: FILE]")
+@click.option("-o", "--output", metavar="OUT", help="Append the new trajectory to OUT.  [default: FILE, if it is one]")
 @click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGS]...")
@@ -46,15 +48,20 @@ def fork(
 
     Exit code: that of the program; 2 where it could not be started.
     """
-    from rollout_trace.testing.fork_program import fork_of, variable
+    from rollout_trace.testing.fork_program import fork_of, mark_of, variable
 
+    if path == STDIN:
+        raise click.UsageError("FILE cannot be - (stdin), which the program reads: write the trajectory to a file.")
     (chosen,) = choices_of([path], wanted, problems=[])
+    if not run["output"] and not (chosen.files == [path] and os.path.isfile(path)):
+        raise click.UsageError(f"{path} is not one file that the new trajectory could be appended to: name it, -o OUT.")
+    what = chosen.files, chosen.id, mark_of(chosen.line), step, on_difference, tools
     try:
-        origin = fork_of(chosen.files, chosen.id, step, on_difference, tools).root.origin
+        origin = fork_of(*what).root.origin
         given = launch.Given()
         given.output, given.engine, given.quiet = run["output"] or path, run["engine"], run["quiet"]
         given.name, given.task = origin.name, None if origin.task is None else origin.task.id
-        given.fork = variable(chosen.files, chosen.id, step, on_difference, tools)
+        given.fork = variable(*what)
         given.program = list(program)
         launch.start(given)
     except (ValueError, launch.Refusal) as error:

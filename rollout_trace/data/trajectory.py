@@ -42,7 +42,7 @@ class ForkedFrom:
     step: int
     """Number of its model calls that were answered from the recording."""
     difference: str | None = None
-    """Where the agent asked something else before that step, and went on with the model; None where it did not."""
+    """Where the agent asked something else than was recorded; None where it did not."""
 
 
 @document_fields

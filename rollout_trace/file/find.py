@@ -266,8 +266,17 @@ def _ids_of(path: str) -> Iterator[tuple[int, bytes | None]]:
 
 def of_episode(paths: Sequence[str], episode_id: str) -> list[Found]:
     """The trajectories of an episode, in the order of their lines."""
-    found = (found_in(path, hit) for path in paths for hit in _lines_with(path, _needle(episode_id)))
-    return [one for one in found if one is not None and one.head.episode_id == episode_id]
+    return [one for one in _naming(paths, episode_id) if one.head.episode_id == episode_id]
+
+
+def of_id(paths: Sequence[str], id: str) -> list[Found]:
+    """All trajectories of an id, in the order of their lines: a file may have several."""
+    return [one for one in _naming(paths, id) if one.head.id == id]
+
+
+def _naming(paths: Sequence[str], text: str) -> Iterator[Found]:
+    found = (found_in(path, hit) for path in paths for hit in _lines_with(path, _needle(text)))
+    return (one for one in found if one is not None)
 
 
 def found_in(path: str, hit: Hit, damaged: Callable[[FormatError], object] = lambda error: None) -> Found | None:

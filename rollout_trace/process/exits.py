@@ -84,6 +84,8 @@ class Tally:
         """The counts, for another process."""
         stats = guard.stats()
         self.counts.update({name: getattr(stats, name) for name in _COUNTED if hasattr(stats, name)})
+        if is_unanswered:
+            self.counts["unanswered"] = stats.calls
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
 
     def merge(self, other: dict[str, Any]) -> None:
@@ -114,6 +116,8 @@ _tally = Tally()
 # A forked process has written nothing yet.
 renew_after_fork(_tally, Tally.reset)
 
+is_unanswered = False
+"""Whether calls of this process go to the model, while ``rollout-trace fork`` answers those of the first one."""
 why: str | None = None
 """Why the program of the run, which this process waits for, loads no recorder itself; None where it does."""
 _patches: Patches | None = None
@@ -166,6 +170,11 @@ def report() -> None:
     total = gathered(_tally)
     if total.files:
         guard.run_all("reward", lambda: rewards.give_to_written(total.roots))
+    if total.counts["unanswered"]:
+        guard.warn(
+            f"{_many(total.counts['unanswered'], 'call')} of processes that the program started went to the model: "
+            "rollout-trace fork answers those of its first process."
+        )
     if "ROLLOUT_TRACE_QUIET" not in os.environ and sys.stderr is not None:
         show(total, sys.stderr, why)
     process_end.keep_interrupt()

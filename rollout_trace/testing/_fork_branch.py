@@ -54,12 +54,12 @@ class Branch:
     def begin(self, trajectory: Trajectory) -> None:
         """Says which trajectory the calls of this one answer."""
         self.trajectory = trajectory
-        trajectory.forked_from = ForkedFrom(id=self.origin.id, step=len(self.answers))
+        self.note()
 
     def note(self, difference: str | None = None) -> None:
-        """Notes in the new trajectory how many of its calls were answered, and where it differed."""
+        """Notes in the new trajectory, while it is open, how many calls were answered, and where it differed."""
         answered = len(self.answers) - len(self.left)
-        if self.trajectory is not None:
+        if self.trajectory is not None and self.trajectory.is_open:
             self.trajectory.forked_from = ForkedFrom(id=self.origin.id, step=answered, difference=difference)
 
     def child_for(self, trajectory: Trajectory) -> Branch | None:

@@ -23,7 +23,7 @@ from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
 from ._differences import Change, lines_of, named
 from ._fork_branch import Branch, by_parent
-from .recorded_answers import ANSWER_HEADER, REFUSED, AnswerServer, asked_now
+from .recorded_answers import REFUSED, AnswerServer, asked_now
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -156,8 +156,6 @@ class Fork:
         root, left = self.root, len(self.root.left)
         branch = root.trajectory
         assert branch is not None
-        if left:
-            root.note(None if branch.forked_from is None else branch.forked_from.difference)
         if self.difference is not None:
             return None if self.goes_live else self.difference
         live = len({step.call_id for step in branch.steps} - set(root.given)) if left else 0
@@ -210,7 +208,7 @@ class Fork:
             return None
         if call is not None:
             call.is_replayed = number != REFUSED
-        return Redirected(self._server.url + path, {ANSWER_HEADER: str(number)})
+        return Redirected(self._server.url + path, self._server.headers(number))
 
     def _answer(
         self, here: Trajectory, path: str, body: bytes | None, protocol: str, call_id: str | None
@@ -241,8 +239,7 @@ class Fork:
         branch.left.remove(number)
         if call_id is not None:
             branch.given[call_id] = number
-        if branch is not self.root:
-            branch.note()
+        branch.note()
         return self._begins[id(branch)] + number
 
     def _exchanged(self, branch: Branch, here: Trajectory, protocol: str, now: Any) -> Branch:
@@ -280,11 +277,11 @@ class Fork:
         place = f"call {at} of {len(branch.answers)}{of_child}: {what}"
         self.difference = "\n".join([f"{place}{':' if found else '.'}", *lines_of(found)])
         assert self._server is not None
-        if not self.goes_live:
-            self._server.difference = self.difference
-            return REFUSED
+        self._server.difference = self.difference
         for one in {id(branch): branch, id(self.root): self.root}.values():
             one.note(self.difference)
+        if not self.goes_live:
+            return REFUSED
         guard.warn(f"{place}; this call and those after it go to the model.")
         return None
 

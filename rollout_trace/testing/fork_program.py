@@ -7,6 +7,7 @@ of the recorded one: the program's own, or one that it opens.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.errors import ForkDifference
-from rollout_trace.file.find import of_episode, with_id
+from rollout_trace.file.addresses import is_address
+from rollout_trace.file.find import of_episode, of_id, stripped
 from rollout_trace.guard import printable
+from rollout_trace.process import exits
 from rollout_trace.record import process_end, program
 
 from ._fork_branch import Branch, by_parent
@@ -28,25 +31,38 @@ if TYPE_CHECKING:
 VARIABLE = "ROLLOUT_TRACE_FORK"
 
 
-def fork_of(files: Sequence[str], id: str, step: int, on_difference: OnDifference, tools: Tools) -> ProgramFork:
+def fork_of(
+    files: Sequence[str], id: str, line: str, step: int, on_difference: OnDifference, tools: Tools
+) -> ProgramFork:
     """Makes the fork of a trajectory of files, with its sub-agents.
+
+    Args:
+        files: where it is, and they are.
+        id: its own.
+        line: which one of this id, ``mark_of`` its line.
+        step: as for ``rt.fork``; so are the others.
 
     Raises:
         LookupError: there is no such trajectory.
         ValueError: there is no such step, or a call before it has no answer to give again.
     """
-    found = next((one for one in with_id(list(files), id) if one.head.id == id), None)
+    found = next((one for one in of_id(files, id) if mark_of(one.line) == line), None)
     if found is None:
-        raise LookupError(f"there is no trajectory {id} in {', '.join(files)}")
+        raise LookupError(f"there is no trajectory {id} in {', '.join(files)}, or its line has changed")
     origin = found.load()
     family = [] if origin.episode_id is None else of_episode(list(files), origin.episode_id)
     children = [one.load() for one in family if one.head.id != origin.id]
     return ProgramFork(Branch(origin, step, by_parent(children)), on_difference, tools, has_children=True)
 
 
-def variable(files: Sequence[str], id: str, step: int, on_difference: OnDifference, tools: Tools) -> str:
+def mark_of(line: bytes) -> str:
+    """What tells a line of a file from all others."""
+    return hashlib.sha256(stripped(line)).hexdigest()
+
+
+def variable(files: Sequence[str], *others: Any) -> str:
     """What a program is told, in an environment variable: the arguments of ``fork_of``."""
-    return json.dumps([[os.path.abspath(one) for one in files], id, step, on_difference, tools])
+    return json.dumps([[one if is_address(one) else os.path.abspath(one) for one in files], *others])
 
 
 def start(*, is_first: bool) -> None:
@@ -56,10 +72,8 @@ def start(*, is_first: bool) -> None:
         is_first: whether it is the first Python process of the program. Those that it starts are left alone.
     """
     if not is_first:
-        guard.warn_once(
-            "fork-process",
-            "the calls of this process go to the model: rollout-trace fork answers those of the program's first one.",
-        )
+        # Not said here: the program may read what its processes print.
+        exits.is_unanswered = True
         return
     try:
         fork_of(*json.loads(os.environ[VARIABLE])).start()
@@ -80,15 +94,14 @@ class ProgramFork(Fork):
         process_end.add_closer(self._end, first=True)
 
     def _opened(self, trajectory: Trajectory) -> None:
-        if self.root.trajectory is None and self._is_it(trajectory):
+        with self._lock:
+            if self.root.trajectory is not None or not self._is_it(trajectory):
+                super()._opened(trajectory)
+                return
             self.begin(trajectory)
             origin = self.root.origin
             # The program's own has the id of its task alone, and no group.
             trajectory.task, trajectory.group_id = origin.task, trajectory.group_id or origin.group_id
-        elif self.root.trajectory is None:
-            self._foreign[trajectory.id] = trajectory.name
-        else:
-            super()._opened(trajectory)
 
     def _is_it(self, trajectory: Trajectory) -> bool:
         origin = self.root.origin
@@ -96,10 +109,12 @@ class ProgramFork(Fork):
         return trajectory.parent_id is None and trajectory.name == origin.name and task == own
 
     def _answer_other(self, here: Trajectory) -> str | None:
-        name = self._foreign.get(here.id)
-        if self.root.trajectory is None and name is not None and self.difference is None:
-            wanted = _described(self.root.origin)
-            return self._differs(self.root, f"it was made in the trajectory {_described(here)}, and not in {wanted}")
+        if here.id not in self._foreign:
+            guard.warn_once(
+                "fork-other",
+                f"the calls of the trajectory {_described(here)} go to the model: those of "
+                f"{_described(self.root.origin)} are answered.",
+            )
         return super()._answer_other(here)
 
     def _end(self) -> None:
@@ -121,8 +136,6 @@ class ProgramFork(Fork):
     def _outcome(self) -> str | None:
         if self.root.trajectory is not None:
             return self.ended()
-        if self.difference is not None:
-            return self.difference
         return f"no trajectory {_described(self.root.origin)} was opened: no call was answered from the recording."
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._python import cached_property
-from rollout_trace.clients.loopback.messages import RequestRecord, Response, refusal
+from rollout_trace.clients.loopback.messages import SECRET_HEADER, RequestRecord, Response, refusal
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.user_values import brief
 from rollout_trace.wire import PROTOCOLS, decode
@@ -140,9 +141,28 @@ class AnswerServer(ScriptedServer):
     def __init__(self, answers: Sequence[RecordedAnswer]) -> None:
         super().__init__(self._reply)
         self._answers = answers
+        self._secret = secrets.token_urlsafe(32)
+        self._count = 0
         self._sampler = _WholeAnswers(self.tokenizer, 0)
         self.difference = ""
         """Why a request is refused."""
+
+    def headers(self, number: int | str) -> dict[str, str]:
+        """The headers of a request that this answer, or ``refused``, is given to."""
+        return {ANSWER_HEADER: str(number), SECRET_HEADER: self._secret}
+
+    def begin(self, record: RequestRecord) -> None:
+        """Counts a request, and keeps none: they have the keys of the agent."""
+        with self._changed:
+            # Ids that are made anew have it.
+            record.index, self._count = self._count, self._count + 1
+            self._active += 1
+
+    def _refusal_of_head(self, record: RequestRecord) -> Response | None:
+        # Not by its host, which is that of the model. No page knows the secret.
+        given = record.headers.get(SECRET_HEADER, "").encode("utf-8", "replace")
+        is_ours = secrets.compare_digest(given, self._secret.encode())
+        return None if is_ours else refusal("not_found", "There is nothing here.")
 
     def answer(self, record: RequestRecord) -> Response:
         """Answer one request (called by the server)."""

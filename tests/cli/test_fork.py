@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import rollout_trace as rt
+from rollout_trace.cli.fork import fork
 from rollout_trace.data.trajectory import ForkedFrom
 from rollout_trace.testing import ScriptedServer
+from rollout_trace.testing.fork_program import variable
 from tests.process.running import COMMAND, Done, execute, recorded, run
 
 pytestmark = pytest.mark.processes
@@ -89,6 +93,8 @@ def test_a_program_that_asks_something_else(server: ScriptedServer, tmp_path: Pa
     *_, branch = recorded(tmp_path / "rollouts.jsonl")
     assert branch.error is not None
     assert (branch.status, branch.error.type) == ("failed", "ForkDifference")
+    assert branch.forked_from is not None
+    assert str(branch.forked_from.difference).startswith("call 3 of 4")
     live = _fork(tmp_path, server, origin.id, "--step", "4", "--on-difference", "live", "--", "agent.py", " now")
     assert (live.code, len(server.requests)) == (0, 8)
     *_, branch = recorded(tmp_path / "rollouts.jsonl")
@@ -139,7 +145,61 @@ def test_processes_that_a_program_starts(server: ScriptedServer, tmp_path: Path)
     assert forked.out.splitlines()[:4] == first.out.splitlines()[:4]
     spawned = _fork(tmp_path, server, origin.id, "--step", "2", "--", "agent.py", "spawn")
     assert (spawned.code, len(server.requests)) == (0, 6 + 3)
-    assert "the calls of this process go to the model" in spawned.err
+    assert "2 calls of processes that the program started went to the model" in spawned.err
+
+
+TOOL = (
+    ASK
+    + """
+import subprocess
+ask("begin")
+tool = [sys.executable, "-c", "import httpx; print('done')"]
+ask(subprocess.run(tool, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout)
+ask("end")
+"""
+)
+
+
+@pytest.mark.more
+def test_what_a_tool_prints_is_the_same_when_it_runs_again(server: ScriptedServer, tmp_path: Path) -> None:
+    _, (origin,) = _record(tmp_path, server, TOOL)
+    done = _fork(tmp_path, server, origin.id, "--step", "2", "--", "agent.py")
+    assert (done.code, len(server.requests)) == (0, 3 + 1)
+    assert "went to the model" not in done.err
+
+
+TASKS = (
+    ASK
+    + """
+import rollout_trace as rt
+for task in "ab":
+    with rt.trajectory("solver", task=task):
+        for call in range(4):
+            try: ask(f"{task} {call}{sys.argv[1] if call == 2 else str()}")
+            except KeyError: pass
+"""
+)
+
+
+@pytest.mark.more
+def test_one_of_several_trajectories_that_a_program_opens(server: ScriptedServer, tmp_path: Path) -> None:
+    _, (_, origin) = _record(tmp_path, server, TASKS, "")
+    done = _fork(tmp_path, server, origin.id, "--step", "3", "--", "agent.py", "")
+    assert (done.code, len(server.requests)) == (0, 8 + 5)
+    assert "calls of the trajectory 'solver' of the task 'a' go to the model: those of 'solver' of" in done.err
+    _, _, other, branch = recorded(tmp_path / "rollouts.jsonl")
+    assert [one.status for one in other.steps] == ["ok"] * 4
+    assert [one.status for one in branch.steps] == ["cached"] * 3 + ["ok"]
+    # One that asks something else, and goes on.
+    done = _fork(tmp_path, server, origin.id, "--step", "4", "--", "agent.py", " now")
+    assert (done.code, len(server.requests)) == (0, 13 + 4)
+    assert "rollout-trace: call 3 of 4: it differs" in done.err
+    assert "after the trajectory had closed" not in done.err
+    *_, branch = recorded(tmp_path / "rollouts.jsonl")
+    assert branch.forked_from is not None
+    assert (branch.forked_from.step, branch.status) == (2, "completed")
+    assert str(branch.forked_from.difference).startswith("call 3 of 4: it differs")
+    assert [one.status for one in branch.steps] == ["cached"] * 2 + ["error"] * 2
 
 
 @pytest.mark.more
@@ -157,8 +217,9 @@ def test_the_trajectory_that_is_meant_is_not_there(server: ScriptedServer, tmp_p
     other = ASK + "import rollout_trace as rt\nwith rt.trajectory('planner'): ask('call 0')\n"
     (tmp_path / "agent.py").write_text(other)
     done = _fork(tmp_path, server, origin.id, "--step", "4", "--", "agent.py")
-    assert (done.code, len(server.requests)) == (1, 5)
-    assert "call 1 of 4: it was made in the trajectory 'planner', and not in 'agent'." in done.err
+    assert (done.code, len(server.requests)) == (0, 6)
+    assert "calls of the trajectory 'planner' go to the model: those of 'agent' are answered." in done.err
+    assert "no trajectory 'agent' was opened" in done.err
     (tmp_path / "agent.py").write_text("import httpx")
     done = _fork(tmp_path, server, origin.id, "--step", "4", "--", "agent.py")
     assert "no trajectory 'agent' was opened" in done.err
@@ -178,3 +239,25 @@ def test_what_cannot_be_forked(server: ScriptedServer, tmp_path: Path) -> None:
         assert done.code == 2
         assert message in done.err
     assert len(recorded(tmp_path / "rollouts.jsonl")) == 1
+
+
+@pytest.mark.more
+def test_of_two_trajectories_with_one_id_the_chosen_one_is_forked(server: ScriptedServer, tmp_path: Path) -> None:
+    _, (first,) = _record(tmp_path, server, PROGRAM, "")
+    _, (_, second) = _record(tmp_path, server, PROGRAM, " now")
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(path.read_text().replace(second.id, first.id))
+    done = _fork(tmp_path, server, "-1", "--step", "4", "--", "agent.py", " now")
+    assert (done.code, len(server.requests)) == (0, 10 + 1)
+
+
+def test_what_is_not_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    with rt.recording(path), rt.trajectory():
+        pass
+    for given, message in {"-": "FILE cannot be - (stdin)", str(tmp_path / "r*"): "is not one file"}.items():
+        done = CliRunner().invoke(fork, [given, "1", "--step", "1", "--", "agent.py"])
+        assert done.exit_code == 2
+        assert message in done.output
+    files = json.loads(variable(["s3://runs/a.jsonl", "b.jsonl"], "id"))[0]
+    assert files == ["s3://runs/a.jsonl", str(Path("b.jsonl").absolute())]

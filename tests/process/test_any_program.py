@@ -594,6 +594,31 @@ print(os.path.realpath(home + "/models.json"))
     assert (home / "models.json").read_text() == models
 
 
+def test_pi_with_a_relative_folder_and_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pi = program_of(["pi"])
+    assert pi is not None
+    assert pi.start is not None
+    assert pi.end is not None
+    (home := tmp_path / "agent").mkdir()
+    (home / "auth.json").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    homes: list[dict[str, str]] = [{"PI_CODING_AGENT_DIR": "agent"}, {"HOME": str(tmp_path / "new")}]
+    for at, environ in enumerate(homes):
+        (folder := tmp_path / str(at)).mkdir()
+        pi.start(Start(["pi"], {}), Place("http://127.0.0.1:1", "http://127.0.0.1:1/secret", folder), environ)
+        assert at or (folder / "auth.json").read_text() == "x"
+        pi.end(folder, environ)
+        assert not (tmp_path / "new").exists()
+    # The first sessions of two that ran at once.
+    for name in "ab":
+        (made := tmp_path / name / "sessions").mkdir(parents=True)
+        (tmp_path / name / "extensions").mkdir()
+        (made / f"{name}.jsonl").write_text("x")
+        pi.end(tmp_path / name, homes[1])
+    sessions = tmp_path / "new" / ".pi" / "agent" / "sessions"
+    assert sorted(one.name for one in sessions.iterdir()) == ["a.jsonl", "b.jsonl"]
+
+
 def test_programs_are_known_by_their_names() -> None:
     names = {one: program_of([f"/usr/bin/{one}"]) for one in ("claude", "codex", "sh")}
     assert {one: None if found is None else found.name for one, found in names.items()} == {

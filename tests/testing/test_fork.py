@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +22,9 @@ from google.genai import types
 from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import rollout_trace as rt
+from rollout_trace.clients.loopback.messages import SECRET_HEADER
 from rollout_trace.testing import Reply, ScriptedServer
+from rollout_trace.testing.recorded_answers import ANSWER_HEADER, AnswerServer, answers_of
 from rollout_trace.view.difference import difference
 
 CALLS = 20
@@ -535,3 +539,24 @@ def test_what_cannot_be_forked(server: ScriptedServer, tmp_path: Path) -> None:
         pass
     with pytest.raises(RuntimeError, match="entered before"), made:
         pass
+
+
+def test_answers_are_given_to_the_agent_alone(server: ScriptedServer) -> None:
+    origin = three(asking(server))
+    with AnswerServer(answers_of(origin, None)) as answers:
+
+        def status(headers: Mapping[str, str]) -> int:
+            body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "A"}]}).encode()
+            request = urllib.request.Request(f"{answers.base_url}/chat/completions", body, dict(headers))
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                error.close()
+                return error.code
+
+        ours = answers.headers(0)
+        assert [status(one) for one in (ours, {}, {ANSWER_HEADER: "0"}, {**ours, SECRET_HEADER: "x"})] == [
+            200, 404, 404, 404,
+        ]  # fmt: skip
+        assert not answers.requests

@@ -208,9 +208,9 @@ def with_account(url: str, record: RequestRecord) -> tuple[str, RequestRecord]:
     url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     if "authorization" in record.headers:
         return url, record
-    added = "authorization", _basic(parts, "authorization")
-    headers = {**record.headers, **dict([added])}
-    return url, replace(record, headers=headers, header_lines=[*record.header_lines, added])
+    value = _basic(parts, "authorization")
+    lines = [*record.header_lines, ("authorization", value)]
+    return url, replace(record, headers={**record.headers, "authorization": value}, header_lines=lines)
 
 
 def _basic(address: SplitResult, header: str) -> str:

@@ -216,7 +216,9 @@ _PI_BESIDE = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|,(?=(?:\s|//[^\n]*)*[}\]]
 
 
 def _pi_home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("PI_CODING_AGENT_DIR") or Path(environ.get("HOME", ""), ".pi", "agent"))
+    own = environ.get("PI_CODING_AGENT_DIR") or os.path.join(environ.get("HOME", ""), ".pi", "agent")
+    # What links lead to is not looked for from the folder of the program.
+    return Path(os.path.abspath(own))
 
 
 def _pi_addresses(environ: Mapping[str, str]) -> dict[str, str]:
@@ -238,7 +240,8 @@ def _pi(start: Start, place: Place, environ: Mapping[str, str]) -> Start:
     # It reads no variable for the address. A folder in the place of its own has links to all that is there, keys stay
     # where they are, and an extension more.
     home = _pi_home(environ)
-    (home / "sessions").mkdir(parents=True, exist_ok=True)
+    if home.is_dir():
+        (home / "sessions").mkdir(exist_ok=True)
     own = place.folder / _PI_EXTENSIONS
     own.mkdir()
     for folder, links in ((home, place.folder), (home / _PI_EXTENSIONS, own)):
@@ -263,10 +266,19 @@ def _pi_upstream(
 def _pi_end(folder: Path, environ: Mapping[str, str]) -> None:
     """Gives its own folders the files that it has made meanwhile."""
     for made, own in ((folder, _pi_home(environ)), (folder / _PI_EXTENSIONS, _pi_home(environ) / _PI_EXTENSIONS)):
-        for one in made.iterdir():
-            if one.name not in (_PI_EXTENSIONS, _PI_EXTENSION) and not one.is_symlink():
-                own.mkdir(exist_ok=True)
-                shutil.move(one, own / one.name)
+        _give(made, own)
+
+
+def _give(made: Path, own: Path) -> None:
+    for one in made.iterdir():
+        if one.name in (_PI_EXTENSIONS, _PI_EXTENSION) or one.is_symlink():
+            continue
+        own.mkdir(parents=True, exist_ok=True)
+        if one.is_dir() and (own / one.name).is_dir():
+            # Another pi has made it meanwhile.
+            _give(one, own / one.name)
+        else:
+            shutil.move(one, own / one.name)
 
 
 _MACHINE = (r"(OS Version|Platform|Shell): [^\n]*", r"\1: <of the machine>")

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from .messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response, json_response
 
-THREAD = "rollout_trace test server"
+THREAD = "rollout_trace server"
 _MOST_UNREAD = 1 << 20
 """Bytes of a request that are read after it was refused."""
 _LONGEST_LEAVE = 1.0
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server_version = "rollout-trace-testing"
+    server_version = "rollout-trace"
 
     def setup(self) -> None:
         super().setup()
@@ -255,7 +255,7 @@ Server = TypeVar("Server", bound="LoopbackServer")
 
 
 class LoopbackServer:
-    """Base of the test servers: listens on 127.0.0.1 from `start` to `close`, or in a `with` block.
+    """Base of the servers: listens on 127.0.0.1 from `start` to `close`, or in a `with` block.
 
     `port` is the port to listen on; 0 means any free one. `requests` is the log. An exception raised while answering is
     kept in `errors`, answered as HTTP 400 (which SDKs do not retry), and raised when the `with` block ends.
@@ -367,6 +367,6 @@ class LoopbackServer:
             raise
         except Exception as error:
             self.errors.append(error)
-            message = f"the test server could not answer: {type(error).__name__}: {error}"
-            response = json_response(400, {"error": {"message": message, "type": "TestServerError", "code": 400}})
+            message = f"rollout_trace could not answer: {type(error).__name__}: {error}"
+            response = json_response(400, {"error": {"message": message, "type": "rollout_trace", "code": 400}})
         return response
