@@ -35,11 +35,11 @@ BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1650, 17),
     "data": (4410, 17),
     "wire": (11300, 45),
-    "file": (10590, 35),
-    "record": (8730, 29),
+    "file": (10595, 35),
+    "record": (8735, 29),
     "clients": (8860, 34),
     "process": (3000, 17),
-    "train": (3820, 16),
+    "train": (3825, 16),
     "integration": (750, 6),
     "collection": (8590, 38),
     "importing": (6900, 31),
@@ -47,7 +47,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "trainers": (1630, 12),
     "view": (8200, 40),
     "testing": (10040, 48),
-    "cli": (3970, 26),
+    "cli": (3975, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
