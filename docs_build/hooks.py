@@ -94,7 +94,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     """Writes the old addresses; orders the search."""
     for old, new in MOVED.items():
         folder = Path(config.site_dir) / old
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         page, _, anchor = new.partition("#")
         (folder / "index.html").write_text(_REDIRECT.format(page=page, anchor=anchor), encoding="utf-8")
     _order_search(config)

@@ -40,7 +40,7 @@ def _codes(context: click.Context, option: click.Parameter, values: tuple[str, .
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--profile", type=click.Choice(("train", "observe")), help="observe leaves out what matters to a trainer "
-              "alone. Default: train where a step has token ids, or --code is given.")  # fmt: skip
+              "alone. Default: train where a step has token ids, or --code or --fail-on is given.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice((*_GRADES, "never")), default="fatal", show_default=True,
               help="Exit with code 1 from this grade on.")  # fmt: skip
 @click.option(
@@ -75,7 +75,8 @@ def check(ctx: click.Context, /, paths: tuple[str, ...], is_format: bool, as_jso
     PATH is a file, a pattern, a folder, an address, or - for stdin.
 
     Exit code 1: there is a finding of the grade --fail-on, or of a worse one, or lines could not be read; with
-    --format, problems were found.
+    --format, problems were found. Where no ids are recorded, what training lacks does not count: before training give
+    --profile train, or --fail-on GRADE, which stands for it.
     """
     for name in _OF_FINDINGS if is_format else _OF_FORMAT:
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
@@ -83,6 +84,9 @@ def check(ctx: click.Context, /, paths: tuple[str, ...], is_format: bool, as_jso
             raise click.UsageError(f"{option} cannot be given {'with' if is_format else 'without'} --format.", ctx)
     if is_format:
         return _check_format(paths, options["max_problems"], options["ignore"], as_json=as_json)
+    if ctx.get_parameter_source("fail_on") is not click.core.ParameterSource.DEFAULT and options["fail_on"] != "never":
+        # Whoever has a script fail expects what training lacks among it.
+        options["profile"] = options["profile"] or "train"
     return _check(paths, **{name: options[name] for name in _OF_FINDINGS}, as_json=as_json)
 
 
@@ -103,25 +107,30 @@ def _check(
     every_one, observed, repeated = Findings(), Findings(), Repeated()
     held: list[Place] = []
     is_for_training = profile == "train" or (profile is None and codes is not None)
+    is_decided = is_for_training or profile is not None
+    left_out = False
     files = Trajectories(paths, where, progress=not every)
     for one in files:
         places = list(findings_of(one.path, one.number, one.trajectory, codes=codes, vocab_size=vocab_size))
         if codes is None or "repeated_rollout" in codes:
             places += repeated.of(one.path, one.number, one.trajectory)
-        is_for_training = is_for_training or (profile is None and holds_ids(one.trajectory))
+        if not is_decided:
+            is_decided = is_for_training = holds_ids(one.trajectory)
+        seen = [place for place in places if place.code not in FOR_TRAINING]
+        left_out = left_out or len(seen) < len(places)
         every_one.add(places)
-        observed.add([place for place in places if place.code not in FOR_TRAINING])
-        # Which are to be printed is known with the first trajectory that has ids.
-        held += places if every else ()
-        if is_for_training:
-            _print_each(held, as_json=as_json)
+        observed.add(seen)
+        if every and is_for_training:
+            _print_each([*held, *places], as_json=as_json)
             held.clear()
+        elif every:
+            _print_each(seen, as_json=as_json)
+            # Whether they are to be printed too is known with the first trajectory that has ids.
+            held += () if is_decided else [place for place in places if place.code in FOR_TRAINING]
     found = every_one if is_for_training else observed
-    if every:
-        _print_each((place for place in held if place.code not in FOR_TRAINING), as_json=as_json)
-    else:
+    if not every:
         _print_sums(found, files, "train" if is_for_training else "observe", as_json=as_json)
-    if profile is None and found is observed and every_one.with_findings > observed.with_findings and not as_json:
+    if profile is None and found is observed and left_out and not as_json:
         click.echo("no token ids are recorded: checked as --profile observe; --profile train lists what training lacks")
     show_problems(files.problems, as_json=as_json and not every)
     return int((fail_on != "never" and found.has(fail_on)) or bool(files.problems))

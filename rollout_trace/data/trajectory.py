@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
 from rollout_trace._lazy import registered
 from rollout_trace.data import costs, user_values
@@ -174,12 +173,9 @@ class Trajectory(_Referable):
 
         rows = sequences(self, **options)
         if not rows and "ids_missing" in rows.report.left_out:
-            guard.warn_once(
-                "no-rows",
-                f"trajectory {self.id} has no rows to train on: its steps have no token ids. They come where the "
-                'engine is named when recording, rt.wrap_openai(client, engine="vllm"); '
-                "trajectory.retokenize(tokenizer) makes some from the texts.",
-            )
+            from rollout_trace.train.selection import warn_without_rows
+
+            warn_without_rows(self)
         return rows
 
     def retokenize(self, tokenizer: Any, *, chat_template_kwargs: Mapping[str, Any] | None = None) -> RetokenizeReport:
@@ -214,7 +210,7 @@ class Trajectory(_Referable):
         self,
         *,
         tokens: bool = False,
-        color_by: Literal["logprob", "entropy", "mask"] = "logprob",
+        color_by: Literal["logprob", "entropy", "mask", "ratio"] = "logprob",
         full: bool = False,
         step: int | None = None,
         theme: Literal["dark", "light"] | None = None,
@@ -225,7 +221,7 @@ class Trajectory(_Referable):
 
         Args:
             tokens: show completions as their tokens, coloured.
-            color_by: what the colours of tokens mean.
+            color_by: what the colours of tokens mean. ``ratio``: of the trainer's probability to the engine's.
             full: show long texts whole.
             step: index of one step to show with everything that is recorded of it; -1 is the last.
             theme: background of the terminal; None: what ``COLORFGBG`` gives, else dark.

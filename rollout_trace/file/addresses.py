@@ -310,7 +310,8 @@ def make_folder(path: Path, mode: int | None) -> None:
 def make_parents(folder: Path) -> None:
     """Creates the missing folders of an output; warns if the first one's name is close to that of a folder beside it.
 
-    Names that differ in numbers alone are those of several runs.
+    Names that differ in numbers, or in whole words, are those of several runs: `run-1` and `run-2`, `lr-low` and
+    `lr-high`.
     """
     first = next((one for one in reversed([folder, *folder.parents]) if not one.exists()), None)
     folder.mkdir(parents=True, exist_ok=True)
@@ -319,18 +320,28 @@ def make_parents(folder: Path) -> None:
     # Imported on use: most outputs go to a folder that is there.
     from difflib import get_close_matches
 
-    with os.scandir(first.parent) as entries:
-        beside = [one.name for one in islice(entries, _MOST_BESIDE) if one.name != first.name and one.is_dir()]
-    near = [
-        name
-        for name in get_close_matches(first.name, beside, 1, 0.85)
-        if re.sub(r"\d+", "", name) != re.sub(r"\d+", "", first.name)
-    ]
+    try:
+        with os.scandir(first.parent) as entries:
+            beside = [one.name for one in islice(entries, _MOST_BESIDE) if one.name != first.name and one.is_dir()]
+    except OSError:
+        # A folder may be written to and not listed.
+        return
+    near = [name for name in get_close_matches(first.name, beside, 3, 0.85) if _is_misspelt(name, first.name)]
     if near:
         guard.warn(f"{first} did not exist and was created; {near[0]} is beside it: is the path right?")
 
 
 _MOST_BESIDE = 1000
+
+
+def _is_misspelt(name: str, other: str) -> bool:
+    """Whether two names differ inside of words alone."""
+    from difflib import SequenceMatcher
+
+    words, others = (re.split(r"[-_. ]+", re.sub(r"\d+", "", one)) for one in (name, other))
+    differing = [pair for pair in zip(words, others, strict=False) if pair[0] != pair[1]]
+    is_near = all(SequenceMatcher(None, *pair).ratio() >= 0.8 for pair in differing)
+    return bool(differing) and is_near and len(words) == len(others)
 
 
 @contextmanager

@@ -330,7 +330,8 @@ def _expand(path: str) -> list[str]:
     if os.path.exists(path):
         refuse_special_file(path)
         return [path]
-    if path.lstrip().startswith("{"):
+    # Not a pattern of a shell, {a,b}.jsonl.
+    if path.lstrip().startswith("{") and ":" in path:
         raise FileNotFoundError(f"expected the path of a file, got a line of one: {brief(path)}. Give the path itself.")
     if not has_magic(path):
         raise FileNotFoundError(f"there is no file {path}.")

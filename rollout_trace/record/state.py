@@ -20,6 +20,7 @@ from rollout_trace.data.trajectory import (
     stored_tool_runs,
     with_values,
 )
+from rollout_trace.record import unsaved
 from rollout_trace.record.decoder import deferred, held_bytes
 
 if TYPE_CHECKING:
@@ -199,11 +200,12 @@ _CACHE = (
 
 def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | None:
     """What a closed trajectory lacks, and the likely remedy; None if nothing is wrong."""
-    steps = trajectory.steps
+    # Where a reward is set after the close, the program itself has not read them.
+    steps = unsaved.steps_of(trajectory)
     if not steps:
         died = trajectory.error is not None or trajectory.status == "aborted"
         closed_children = [child for child in trajectory._children if child.parent_id == trajectory.id]
-        if died or len(closed_children) < children_opened or any(child.steps for child in trajectory._children):
+        if died or len(closed_children) < children_opened or any(map(unsaved.steps_of, trajectory._children)):
             # No mistake of the user's: it failed before its first call, or its children make the calls, maybe still.
             return None
         nothing = "no model call was recorded in it"

@@ -1,4 +1,4 @@
-"""Trajectories that closed outside every recording: if the program read none of them either, its end says so."""
+"""Trajectories that closed outside every recording: if the program reads none of them then, its end says so."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from rollout_trace import guard
 from rollout_trace.data.trajectory import complete_later
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
 
 _count = 0
@@ -20,6 +23,7 @@ def reset() -> None:
     """Forgets them. For a forked process: they are the original process's."""
     global _count, _was_read
     _count, _was_read = 0, False
+    atexit.unregister(tell)
 
 
 if hasattr(os, "register_at_fork"):
@@ -46,12 +50,19 @@ class _Unread:
     """The steps of a trajectory, which are noted as read when it is called."""
 
     def __init__(self, steps: Any) -> None:
-        self._steps = steps
+        self.steps = steps
 
     def __call__(self) -> Any:
         global _was_read
         _was_read = True
-        return self._steps
+        return self.steps
+
+
+def steps_of(trajectory: Trajectory) -> Sequence[Step]:
+    """The steps of a trajectory, for the recorder itself: they are not noted as read."""
+    later = (trajectory._later or {}).get("steps")
+    steps: Sequence[Step] = later.steps if isinstance(later, _Unread) else trajectory.steps
+    return steps
 
 
 def tell() -> None:
@@ -59,6 +70,7 @@ def tell() -> None:
     if _count and not _was_read:
         what = "1 trajectory was" if _count == 1 else f"{_count} trajectories were"
         guard.warn(
-            f"{what} recorded and not written: no rt.recording() was open, and the program did not read any steps. Put "
-            'the runs inside `with rt.recording("rollouts.jsonl"):`.'
+            f"{what} recorded and not written: no rt.recording() was open, and no steps were read after "
+            f"{'it' if _count == 1 else 'they'} had closed. Put the runs inside "
+            '`with rt.recording("rollouts.jsonl"):` to keep them.'
         )

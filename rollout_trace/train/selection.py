@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter, index
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, get_args
 
+from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import STORED, StepStatus, stored_ids
 from rollout_trace.data.tokens import FLOAT32_MAX, Span
@@ -13,12 +14,14 @@ from rollout_trace.data.user_values import brief
 from rollout_trace.train.check_codes import ISSUE_CODES
 from rollout_trace.train.extras import versions_of
 from rollout_trace.train.shaping import constrained
+from rollout_trace.wire.profiles import sends_no_ids
 
 if TYPE_CHECKING:
     from typing import Literal
 
     from rollout_trace.data.model import Step
     from rollout_trace.data.tokens import FloatArray
+    from rollout_trace.data.trajectory import Trajectory
 
 
 @document_fields
@@ -247,3 +250,15 @@ def advantage_problem(step: Step, length: int | None) -> tuple[str, int | None] 
         return None
     at = int(bad.argmax())
     return f"an advantage is {each[at]}; expected a number that float32 holds.", at if values.ndim else None
+
+
+def warn_without_rows(trajectory: Trajectory) -> None:
+    """Warns of a trajectory without rows, whose steps have no token ids: what would make some."""
+    come = 'They come where the engine is named when recording, rt.wrap_openai(client, engine="vllm")'
+    if all(sends_no_ids(step.engine, step.protocol) for step in trajectory.steps):
+        come = "What was called sends none"
+    guard.warn_once(
+        "no-rows",
+        f"trajectory {trajectory.id} has no rows to train on: its steps have no token ids. {come}; "
+        "trajectory.retokenize(tokenizer) makes some from the texts.",
+    )

@@ -98,8 +98,10 @@ class _Compiler:
                 return ast.parse(text, mode="eval").body
         except SyntaxError as error:
             near = "" if error.offset is None else f" at character {error.offset}"
-            hint = "; did you mean == ?" if _has_single_equals(text) else ""
-            hint = "; write and, or, not in the place of &&, ||, !" if re.search(r"&&|\|\||!(?!=)", text) else hint
+            signs = _TEXTS.sub("", text)
+            hint = "; did you mean == ?" if _has_single_equals(signs) else ""
+            if re.search(r"&&|\|\||!(?!=)", signs):
+                hint += "; write and, or, not in the place of &&, ||, !"
             raise ExpressionError(
                 f"{text!r} is not an expression in Python's syntax{near}: {error.msg}{hint}"
             ) from None
@@ -247,6 +249,9 @@ class _Compiler:
 
 def _is_none(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+_TEXTS = re.compile(r"""\"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.S)
 
 
 def _has_single_equals(text: str) -> bool:

@@ -339,6 +339,34 @@ def test_check_names_places_and_fails_on_a_grade(folder: Path) -> None:
     assert command(folder, "check", ".", "--code", "forks").code == 0
 
 
+def test_check_of_files_without_ids(tmp_path: Path) -> None:
+    """What training lacks is left out, and said to be; not for a script that names a grade."""
+    bare = step(0, finish_reason="length", completion_token_ids=None, logprobs=None)
+    with rt.JSONLWriter(tmp_path / "a.jsonl") as out:
+        out.write(rt.Trajectory(id="t", steps=[bare], reward=1))
+    done = command(tmp_path, "check", "a.jsonl")
+    assert (done.code, done.out.count("truncated"), done.out.count("ids_missing")) == (0, 1, 0)
+    assert done.out.endswith("checked as --profile observe; --profile train lists what training lacks\n")
+    codes = [command(tmp_path, "check", "a.jsonl", "--fail-on", one).code for one in ("fatal", "warning", "never")]
+    assert codes == [1, 1, 0]
+    assert command(tmp_path, "check", "a.jsonl", "--fail-on", "fatal", "--profile", "observe").code == 0
+
+
+def test_check_prints_at_once_what_every_profile_has(tmp_path: Path) -> None:
+    bare = step(0, finish_reason="length", completion_token_ids=None, logprobs=None)
+    steps = {"a": bare, "b": bare, "c": step(0, finish_reason="length")}
+    with rt.JSONLWriter(tmp_path / "a.jsonl") as out:
+        for name, one in steps.items():
+            out.write(rt.Trajectory(id=name, steps=[one], reward=1))
+    found = [json.loads(line) for line in command(tmp_path, "check", "a.jsonl", "--all", "--json").out.splitlines()]
+    assert [(one["trajectory"], one["code"]) for one in found] == [
+        ("a", "truncated"), ("b", "truncated"), ("a", "ids_missing"), ("a", "nothing_trainable"),
+        ("b", "ids_missing"), ("b", "nothing_trainable"), ("c", "truncated"),
+    ]  # fmt: skip
+    done = command(tmp_path, "check", "a.jsonl", "--all", "--json", "--profile", "train")
+    assert [json.loads(line)["trajectory"] for line in done.out.splitlines()] == list("aaabbbc")
+
+
 def test_check_prints_each(folder: Path) -> None:
     done = command(folder, "check", ".", "--all", "--vocab-size", "5")
     assert done.code == 1

@@ -19,7 +19,9 @@ from tests.cli import command
 from tests.file.processes import environment
 from tests.forked import Started, Starter
 
-ENDLESS = re.compile(r"rollout-trace view (?!.*--html)|rollout-trace (ls|tail) .*-f\b|rollout.trace[. ](?:testing\.)?serve")
+ENDLESS = re.compile(
+    r"rollout-trace view (?!.*--html)|rollout-trace (ls|tail) .*-f\b|rollout.trace[. ](?:testing\.)?serve"
+)
 """Commands that run until Ctrl-C: they get it once they have printed a line."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 _BEGIN = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"

@@ -107,6 +107,14 @@ def recording_forgotten(beginner: Beginner) -> None:
     unsaved.tell()
 
 
+@mistake("1 trajectory was recorded and not written: .* no steps were read after it had closed")
+def recording_forgotten_and_scored_after_the_block(beginner: Beginner) -> None:
+    with rt.trajectory() as trajectory:
+        beginner.ask()
+    trajectory.reward = 1.0
+    unsaved.tell()
+
+
 @mistake(r"Put the runs inside `with rt\.recording\(")
 def recording_made_and_not_entered(beginner: Beginner) -> None:
     rt.recording("unused.jsonl")
@@ -248,6 +256,12 @@ def rows_of_a_file_without_ids(beginner: Beginner) -> None:
     assert not next(rt.read("plain.jsonl")).sequences()
 
 
+@mistake(r"has no rows to train on: .* What was called sends none; trajectory\.retokenize")
+def rows_of_a_protocol_without_ids(beginner: Beginner) -> None:
+    step = rt.Step(id="s", call_id="c", index=0, protocol="anthropic.messages")
+    assert not rt.Trajectory(steps=[step]).sequences()
+
+
 @mistake(r"is still open\. Write it after")
 def written_before_its_end(beginner: Beginner) -> None:
     with rt.trajectory() as trajectory:
@@ -285,6 +299,8 @@ command("Did you mean show", "shwo", "ok.jsonl")
 command(r"there is no trajectory 99 in ok\.jsonl\. rollout-trace ls", "show", "ok.jsonl", "99")
 command("did you mean ==", "ls", "ok.jsonl", "--where", "reward = 1")
 command("write and, or, not in the place of &&", "ls", "ok.jsonl", "--where", "reward > 0 && steps")
+command(r"did you mean == \?; write and", "ls", "ok.jsonl", "--where", "reward = 1 || 'a'")
+command("did you mean == \\?$", "ls", "ok.jsonl", "--where", "task.id = 'a && b!'")
 command("Did you mean reward", "ls", "ok.jsonl", "--where", "rewrd > 0")
 command("give the expression before the files", "filter", "ok.jsonl", "reward > 0")
 command("there is no format 'trll'\\. Formats: ", "convert", "ok.jsonl", "--to", "trll", "-o", "x.jsonl")

@@ -13,7 +13,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.errors import WriteError
 from rollout_trace.file import shards_upload
-from rollout_trace.file.addresses import is_address, shown, to_local
+from rollout_trace.file.addresses import is_address, make_parents, shown, to_local
 from rollout_trace.file.shards import Settings
 from rollout_trace.file.shards_upload import ROOT, UploadedShards, Uploader, claim, send, spool_of, spooled
 from rollout_trace.record.journal import Journal
@@ -84,6 +84,34 @@ def test_what_is_an_address() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("there", "asked", "is_near"),
+    [
+        ("rollouts", "rollots", True), ("my-rollouts", "my-rollots", True), ("my_experiment-a", "my_experimnt-a", True),
+        ("experiment-a", "experiment-b", False), ("experiment-1", "experiment-2", False),
+        ("experiment-low", "experiment-high", False), ("experiment", "experiment-b", False),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_misspelt(
+    there: str, asked: str, is_near: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / there).mkdir()
+    make_parents(tmp_path / asked)
+    assert (tmp_path / asked).is_dir()
+    assert (f"{there} is beside it" in caplog.text) is is_near
+
+
+def test_a_folder_in_one_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    # Not by permissions: the tests may run as root.
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refused)
+        make_parents(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
 def test_a_recording_to_an_address_is_read_from_it(spool: Path) -> None:
     with rt.recording(f"{OUT}/") as target, rt.trajectory(task="one") as trajectory:
         assert str(getattr(target, "path", None)) == OUT

@@ -19,6 +19,10 @@ from tests.page.trajectories import opened
 from tests.view.test_expression import LISTED
 
 MARKDOWN = {
+    "# C# and # #": '<p class="md-heading">C# and #</p>',
+    "# #": '<p class="md-heading"></p>',
+    "*a_ _b* _c_": "<p>*a_ _b* <em>c</em></p>",
+    '[a](b "c d") [e](f': '<p>a<span class="soft"> (b)</span> [e](f</p>',
     "# One #\ntwo\nlines": '<p class="md-heading">One</p><p>two\nlines</p>',
     "a **b *c* d** `e * f` ~~g~~ \\*h\\*": "<p>a "
     "<strong>b <em>c</em> d</strong> <code>e * f</code> <del>g</del> *h*</p>",
@@ -34,8 +38,8 @@ MARKDOWN = {
     "| a | b |\n|---|--:|\n| 1 | `2` |": '<div class="md-table" tabindex="0" role="group" aria-label="table"><table>'
     "<thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1</td><td><code>2</code></td></tr></tbody></table></div>",
     # Nothing is loaded, nothing leads away, and HTML stays text.
-    "[a](javascript:alert(1)) ![b](http://x/y.png)": '<p>a<span class="soft"> (javascript:alert(1)</span>)'
-    ' b<span class="soft"> (http://x/y.png)</span></p>',
+    "[a](javascript:alert(1)) ![b](http://x/y.png)": '<p>[a](javascript:alert(1)) b<span class="soft"> (http://x/y.png)'
+    "</span></p>",
     "<img src=x onerror=alert(1)> **<b>**": "<p>&lt;img src=x onerror=alert(1)&gt; <strong>&lt;b&gt;</strong></p>",
 }
 
@@ -55,6 +59,8 @@ def test_markdown_makes_no_node_that_does_anything(bare: Any) -> None:
     texts = [
         *(HOSTILE, f"# {HOSTILE}\n- {HOSTILE}\n```{HOSTILE}\n", "x" * 150_000, "|" * 20_000 + "\n|--|"),
         *("**" * 20_000, "[" * 20_000, "> " * 5_000, "- " * 5_000, "`" * 20_001, "*a " * 20_000),
+        *("[a](b" * 20_000, "[a](b " * 20_000, "# " + " #" * 40_000 + "x", "~" * 90_000 + "`", "[a]" * 30_000),
+        *("|\n" + "-" * 90_000 + "x", "|\n" + " " * 90_000 + "x", "|\n|" + "-|" * 40_000 + "x", "_a " * 30_000),
     ]
     found = bare.evaluate(
         """(all) => all.map((one) => {
@@ -134,8 +140,30 @@ def test_findings_that_are_no_faults_or_that_every_line_has_are_not_in_the_colum
     assert cells == ["drift", "-", "-"]
 
 
-def test_the_codes_that_are_no_faults_are_those_of_the_checks(bare: Any) -> None:
-    assert set(bare.evaluate("RT.table.info")) == {code for code, (grade, _) in CODES.items() if grade == "info"}
+def test_the_dot_is_of_the_findings_that_are_shown(show: Show) -> None:
+    rows = [
+        Summary(id=code, findings={"ids_missing": 1, code: 1}, grade="fatal") for code in ("drift", "redacted", "x")
+    ]
+    page, _ = show(rows)
+    ready(page)
+    tones = [cell.get_attribute("aria-label") for cell in page.locator('td[data-column="findings"] .dot').all()]
+    assert tones == ["warning", "fatal", "fatal"]
+
+
+def test_the_grades_are_those_of_the_checks(bare: Any) -> None:
+    for grade, codes in bare.evaluate("RT.table.grades").items():
+        assert set(codes) == {code for code, (of_code, _) in CODES.items() if of_code == grade}
+
+
+def test_a_long_chain_of_sub_agents_is_in_order(bare: Any) -> None:
+    """Longer than calls can be nested."""
+    found = bare.evaluate(
+        """() => {
+            const rows = Array.from({ length: 50_000 }, (_, i) => ({ id: `${i}`, parent: `${i + 1}` }));
+            return RT.data.underParents(rows).map((row) => row.id);
+        }"""
+    )
+    assert found == [str(i) for i in reversed(range(50_000))]
 
 
 def test_an_error_is_on_a_screen_of_800_pixels(show: Show) -> None:
@@ -155,7 +183,8 @@ def test_an_error_is_on_a_screen_of_800_pixels(show: Show) -> None:
 
 QUERIES = [
     *("", "division", "chain left", '"division by zero"', "reward > 0.5", "reward > 0.5 or n_steps < 2"),
-    *("status:failed", 'chain and "timeout" in lower(error)', "it's"),
+    *("status:failed", 'chain and "timeout" in lower(error)'),
+    *("(reward > 0.5) or (n_steps < 2)", "chain and ((reward > 0.5) or (n_steps < 2))", "-1 < reward", "it's"),
 ]
 
 
@@ -176,7 +205,10 @@ def test_the_commands_that_export_keep_what_the_search_finds(bare: Any) -> None:
         assert kept == ids, query
         assert ("rollout-trace filter" in lines[0]) is bool(query)
         assert any("'my runs/a.jsonl'" in line for line in lines)
-    assert found[-1][2][0].startswith("rollout-trace filter '(\"it'\\''s\" in lower(id) or ")
+    assert found[-1][2][0].startswith("rollout-trace filter '\"it'\\''s\" in lower(id) or ")
+    assert found[-2][2][0].startswith("rollout-trace filter '(-1 < reward)' ")
+    assert found[-2][2][-1] == "rollout-trace view 'my runs/a.jsonl' --where '(-1 < reward)' --html page.html"
+    assert bare.evaluate('RT.filters.commands("", [{ path: "-a.jsonl" }])[0][1]').split()[2] == "./-a.jsonl"
     assert [ids for ids, _, _ in found].count([]) < len(QUERIES) / 2
 
 

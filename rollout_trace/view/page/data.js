@@ -187,21 +187,23 @@ RT.data = (() => {
 
   /** The rows with those that one opened behind it, as far as both are there. */
   function underParents(some) {
-    const [below, ids] = [new Map(), new Set(some.map((row) => row.id))];
-    for (const row of some) {
-      const parent = row.parent && row.parent !== row.id && ids.has(row.parent) ? row.parent : null;
-      below.set(parent, [...(below.get(parent) || []), row]);
-    }
-    if (below.size < 2) return some;
+    const ids = new Set(some.map((row) => row.id));
+    const parentOf = (row) => (row.parent && row.parent !== row.id && ids.has(row.parent) ? row.parent : null);
+    if (!some.some(parentOf)) return some;
+    const below = RT.dom.grouped(some, parentOf);
     const found = new Set();
-    const add = (row) => {
-      if (found.has(row)) return;
-      found.add(row);
-      (below.get(row.id) || []).forEach(add);
-    };
-    (below.get(null) || []).forEach(add);
-    // Those whose parents are each other's.
-    some.forEach(add);
+    // Those whose parents are each other's are below none: they come last.
+    for (const start of [...(below.get(null) || []), ...some]) {
+      const waiting = [start];
+      while (waiting.length) {
+        const row = waiting.pop();
+        if (found.has(row)) continue;
+        found.add(row);
+        // Taken from the end.
+        const children = below.get(row.id) || [];
+        for (let i = children.length - 1; i >= 0; i -= 1) waiting.push(children[i]);
+      }
+    }
     return [...found];
   }
 
@@ -209,6 +211,7 @@ RT.data = (() => {
     info: provider.info,
     raw: provider.raw,
     sorted,
+    underParents,
     list: async ({ query = "", sort = "", reverse = false, offset = 0, limit = 100 }) => {
       const { rows: some, problems } = await matching(query);
       return { total: rows.size, matched: some.length, problems, rows: (sort ? sorted(some, sort, reverse) : underParents(sorted(some, sort, reverse))).slice(offset, offset + limit) };

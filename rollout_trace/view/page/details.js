@@ -1,6 +1,6 @@
 // What is known of a trajectory and of a step beside what was said.
 RT.details = (() => {
-  const { el, fill, count, cost, duration, number, plural, time } = RT.dom;
+  const { el, fill, count, cost, duration, grouped, number, plural, time } = RT.dom;
   const { copyable, known, json, section, terms } = RT.shown;
 
   const joined = (values) => (values && values.length ? values.join(", ") : null);
@@ -20,8 +20,7 @@ RT.details = (() => {
 
   function findings(outline, context) {
     if (!outline.findings.length) return section("Findings", el("p", { class: "soft" }, "None."));
-    const codes = new Map();
-    for (const found of outline.findings) codes.set(found.code, [...(codes.get(found.code) || []), found]);
+    const codes = grouped(outline.findings, (found) => found.code);
     return section(`Findings: ${count(outline.findings.length)}`, [...codes.values()].map((list) => {
       const steps = [...new Set(list.filter((one) => known(one.step)).map((one) => one.step))];
       const card = RT.conversation.finding({ ...list[0], position: null });

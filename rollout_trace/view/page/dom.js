@@ -183,6 +183,17 @@ RT.dom = (() => {
     }
   }
 
+  /** The items by their keys, those of a key in their order. */
+  function grouped(items, keyOf) {
+    const found = new Map();
+    for (const one of items) {
+      const key = keyOf(one);
+      if (found.has(key)) found.get(key).push(one);
+      else found.set(key, [one]);
+    }
+    return found;
+  }
+
   function remember(name, value) {
     try {
       window.localStorage.setItem("rollout-trace." + name, JSON.stringify(value));
@@ -192,7 +203,7 @@ RT.dom = (() => {
   }
 
   return {
-    el, svg, fill, text, count, short, number, duration, cost, time, plural, toneOfStatus, toneOfGrade, keepFocus,
+    el, svg, fill, text, count, short, number, duration, cost, time, plural, toneOfStatus, toneOfGrade, keepFocus, grouped,
     remembered, remember,
   };
 })();

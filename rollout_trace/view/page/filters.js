@@ -84,12 +84,13 @@ RT.filters = (() => {
   /** The commands for a search, each with what it does. */
   function commands(query, files) {
     const test = RT.search.expression(query);
-    const paths = files.length > MOST_FILES ? "FILES" : files.map((file) => quoted(file.path)).join(" ") || "FILES";
+    const paths = files.length > MOST_FILES ? "FILES" : files.map((file) => quoted(file.path.startsWith("-") ? `./${file.path}` : file.path)).join(" ") || "FILES";
+    const where = test ? ` --where ${quoted(test)}` : "";
     return [
       ...(test ? [["These trajectories, as a file", `rollout-trace filter ${quoted(test)} ${paths} -o selected.jsonl`]] : []),
-      ["Rows to train on, here for TRL; convert --list has the other formats", `rollout-trace convert ${paths} --to trl -o rows.parquet${test ? ` --where ${quoted(test)}` : ""}`],
-      ["As chats, without token ids", `rollout-trace convert ${paths} --to chat -o chats.jsonl${test ? ` --where ${quoted(test)}` : ""}`],
-      ["As a page that opens from disk", test ? "rollout-trace view selected.jsonl --html page.html" : `rollout-trace view ${paths} --html page.html`],
+      ["Rows to train on, here for TRL; convert --list has the other formats", `rollout-trace convert ${paths} --to trl -o rows.parquet${where}`],
+      ["As chats, without token ids", `rollout-trace convert ${paths} --to chat -o chats.jsonl${where}`],
+      ["As a page that opens from disk", `rollout-trace view ${paths}${where} --html page.html`],
     ];
   }
 

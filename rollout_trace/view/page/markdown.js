@@ -6,21 +6,22 @@ RT.markdown = (() => {
   const MOST = 100000; // characters that are read as Markdown
   const DEEPEST = 8;
 
-  // Bounded, so that marks without an end cost little: code, bold, italics, struck out, link or image, escape.
-  const INLINE = /(`{1,3})([^`]{1,2000})\1|\*\*(?!\s)(.{1,2000}?)\*\*|(?<![\w*])[*_](?![\s*_])([^*_\n]{1,500})[*_](?!\w)|~~(.{1,500}?)~~|!?\[([^\]\n]{1,500})\]\(([^)\s]{1,2000})[^)\n]{0,200}\)|\\([\\`*_{}[\]()#+.!|~>-])/gs;
-  const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-  const HEADING = /^ {0,3}#{1,6}\s+(.*?)[\s#]*$/;
+  // Bounded, so that marks without an end cost little, and nothing in them can be matched in two ways: code, bold,
+  // italics, struck out, link or image, escape. Texts come from models.
+  const INLINE = /(`{1,3})([^`]{1,2000})\1|\*\*(?!\s)(.{1,2000}?)\*\*|(?<![\w*])([*_])(?![\s*_])([^*_\n]{1,500})\4(?!\w)|~~(.{1,500}?)~~|!?\[([^[\]\n]{1,500})\]\(([^()\s]{1,500})(?:\s[^)\n]{0,200})?\)|\\([\\`*_{}[\]()#+.!|~>-])/gs;
+  const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/;
+  const HEADING = /^ {0,3}#{1,6}\s+([^]*)/;
   const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
   const QUOTE = /^ {0,3}> ?/;
   const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(?=\S)/;
-  const DASHES = /^\s*\|?(?:\s*:?-+:?\s*\|)+\s*(?::?-+:?)?\s*$/;
+  const DASHES = /^\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?)?$/;
 
   function inline(text, depth) {
     if (depth > DEEPEST) return [text];
     const found = [];
     let done = 0;
     for (const match of text.matchAll(INLINE)) {
-      const [whole, , code, bold, italic, struck, label, address, escaped] = match;
+      const [whole, , code, bold, , italic, struck, label, address, escaped] = match;
       found.push(text.slice(done, match.index));
       done = match.index + whole.length;
       if (code !== undefined) found.push(el("code", {}, code));
@@ -40,9 +41,17 @@ RT.markdown = (() => {
     return [lines.slice(from, end), end];
   }
 
+  /** The text of a heading without the marks that may close it: "C# #" is "C#". */
+  function withoutMarks(text) {
+    const trimmed = text.trim();
+    let end = trimmed.length;
+    while (trimmed[end - 1] === "#") end -= 1;
+    return /\S/.test(trimmed.charAt(end - 1)) ? trimmed : trimmed.slice(0, end).trim();
+  }
+
   const isBlank = (line) => !line.trim();
   const begins = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
-  const isTable = (lines, i) => i + 1 < lines.length && lines[i].includes("|") && DASHES.test(lines[i + 1]);
+  const isTable = (lines, i) => i + 1 < lines.length && lines[i].includes("|") && DASHES.test(lines[i + 1].trim());
 
   function blocks(lines, depth) {
     const found = [];
@@ -62,7 +71,7 @@ RT.markdown = (() => {
       return [el("pre", { tabindex: "0", role: "group", "aria-label": fence[2].trim() || "code" }, el("code", {}, inside.join("\n"))), end + 1];
     }
     const heading = HEADING.exec(line);
-    if (heading) return [el("p", { class: "md-heading" }, inline(heading[1], 0)), i + 1];
+    if (heading) return [el("p", { class: "md-heading" }, inline(withoutMarks(heading[1]), 0)), i + 1];
     if (RULE.test(line)) return [el("hr", {}), i + 1];
     if (depth < DEEPEST && QUOTE.test(line)) {
       const [quoted, end] = run(lines, i, (one) => QUOTE.test(one));

@@ -84,9 +84,10 @@ RT.search = (() => {
 
   /** The search as one expression of rollout-trace filter; "" for an empty one. */
   function expression(text) {
-    const looked = (word) => `(${SEARCHED.map((field) => `${quoted(word)} in lower(${field === "task" ? "task_id" : field})`).join(" or ")})`;
+    const looked = (word) => SEARCHED.map((field) => `${quoted(word)} in lower(${field === "task" ? "task_id" : field})`).join(" or ");
     const found = terms(text).flatMap((part) => (isExpression(part) || /[=<>()[\]]/.test(part) ? [part] : words(part).map(looked)));
-    return found.length > 1 ? found.map((part) => (part.startsWith("(") ? part : `(${part})`)).join(" and ") : found.join("");
+    // In brackets, one that begins with a minus is no option of a command.
+    return found.length > 1 || found.join().startsWith("-") ? found.map((part) => `(${part})`).join(" and ") : found.join("");
   }
 
   const has = (text, part) => terms(text).includes(part);

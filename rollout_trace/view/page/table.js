@@ -49,12 +49,18 @@ RT.table = (() => {
 
   // Of grade info always, as in rollout_trace/train/check_codes.py: they are no faults, and have their chips above.
   const INFO = ["cached", "superseded", "not_trainable", "logprobs_not_sampled", "sent_as_text", "forks"];
+  const WARNINGS = ["error", "cancelled", "abandoned", "running", "empty_completion", "logprobs_missing", "retokenized", "truncated", "degenerate",
+    "logprobs_all_zero", "constrained_sampling", "distribution_truncated", "distribution_biased", "aborted", "extra_withheld", "extra_not_sent",
+    "ids_not_served", "usage_unread", "error_unread", "drift", "several_roots", "logprobs_modes_differ", "reward_missing", "repeated_rollout"];
 
   function findingsCell(row, scale) {
     const shown = Object.fromEntries(Object.entries(row.findings).filter(([code]) => !INFO.includes(code) && !scale.common.includes(code)));
-    if (row.grade === "info" || !Object.keys(shown).length) return dash();
+    const codes = Object.keys(shown);
+    if (row.grade === "info" || !codes.length) return dash();
+    // The fatal one may be one that every line has.
+    const grade = row.grade === "fatal" && codes.every((code) => WARNINGS.includes(code)) ? "warning" : row.grade;
     return el("span", { class: "findings clip", title: counted(row.findings) },
-      el("span", { class: `dot ${toneOfGrade(row.grade) || ""}`, role: "img", "aria-label": row.grade || "finding" }),
+      el("span", { class: `dot ${toneOfGrade(grade) || ""}`, role: "img", "aria-label": grade || "finding" }),
       ` ${counted(shown)}`);
   }
 
@@ -175,5 +181,5 @@ RT.table = (() => {
     return reverse === downFirst ? { sort: field, reverse: !downFirst } : { sort: "", reverse: false };
   }
 
-  return { draw, chooseColumns, nextSort, columns: COLUMNS, info: INFO };
+  return { draw, chooseColumns, nextSort, columns: COLUMNS, grades: { info: INFO, warning: WARNINGS } };
 })();

@@ -1,6 +1,6 @@
 // The other trajectories: those of the episode as a tree, those of the group in a list.
 RT.tree = (() => {
-  const { el, number, plural, toneOfStatus } = RT.dom;
+  const { el, grouped, number, plural, toneOfStatus } = RT.dom;
   const { known, section } = RT.shown;
   const SIBLINGS = 100;
   const FORKS = 500;
@@ -22,11 +22,7 @@ RT.tree = (() => {
     const all = outline.family || [];
     if (all.length < 2) return null;
     const ids = new Set(all.map((one) => one.id));
-    const below = new Map();
-    for (const one of all) {
-      const parent = known(one.parent) && ids.has(one.parent) && one.parent !== one.id ? one.parent : null;
-      below.set(parent, [...(below.get(parent) || []), one]);
-    }
+    const below = grouped(all, (one) => (known(one.parent) && ids.has(one.parent) && one.parent !== one.id ? one.parent : null));
     const seen = new Set();
     const branch = (parent) => {
       const children = (below.get(parent) || []).filter((one) => !seen.has(one.id));
@@ -49,8 +45,7 @@ RT.tree = (() => {
     const forked = new Map(rows.map((row) => [row.id, row]));
     let root = outline.summary.id;
     for (let up = 0; up < FORKS && forked.has(root); up += 1) root = forked.get(root).forked_from;
-    const below = new Map();
-    for (const row of rows) below.set(row.forked_from, [...(below.get(row.forked_from) || []), row]);
+    const below = grouped(rows, (row) => row.forked_from);
     if (!below.has(root)) return null;
     const origin = (await RT.data.list({ query: `id == ${JSON.stringify(root)}`, limit: 1 })).rows[0];
     const seen = new Set();
