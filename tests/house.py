@@ -33,21 +33,21 @@ DOORS = frozenset(
 
 BUDGET: dict[str, tuple[int, int]] = {
     "ground": (1650, 17),
-    "data": (4410, 17),
+    "data": (4400, 17),
     "wire": (11300, 45),
-    "file": (10595, 35),
-    "record": (8735, 29),
+    "file": (10610, 35),
+    "record": (8740, 29),
     "clients": (8870, 34),
     "process": (3010, 17),
-    "train": (3825, 16),
+    "train": (3830, 16),
     "integration": (750, 6),
     "collection": (8590, 38),
     "importing": (6900, 31),
     "export": (7370, 36),
-    "trainers": (1775, 12),
+    "trainers": (1780, 12),
     "view": (8200, 40),
-    "testing": (10060, 48),
-    "cli": (3980, 26),
+    "testing": (10070, 48),
+    "cli": (3990, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
