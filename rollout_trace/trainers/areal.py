@@ -71,7 +71,7 @@ def workflow(
         from areal.api.workflow_api import RolloutWorkflow
         from areal.utils.data import concat_padded_tensors
     except ImportError as error:
-        raise ImportError(f"rollout_trace.trainers.areal needs AReaL 1.0, which cannot be imported: {error}") from error
+        raise ImportError(f"trainers.areal needs AReaL 1.0, which cannot be imported: {error}") from error
     if refused := sorted({"policy_version", *OF_TRAINER}.intersection(options)):
         raise TypeError(f"workflow() takes no {', '.join(refused)}: AReaL says which rollouts are made.")
     engines: list[Any] = []

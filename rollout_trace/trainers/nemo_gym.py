@@ -66,7 +66,7 @@ def agent_server(
         from nemo_gym.server_utils import get_response_json, raise_for_status
         from pydantic import ConfigDict
     except ImportError as error:
-        raise ImportError(f"rollout_trace.trainers.nemo_gym needs NeMo-Gym 0.7, which cannot be imported: {error}") from error
+        raise ImportError(f"trainers.nemo_gym needs NeMo-Gym 0.7, which cannot be imported: {error}") from error
     if refused := sorted(OF_TRAINER.intersection(options)):
         raise TypeError(f"agent_server() takes no {', '.join(refused)}: NeMo-Gym says which rollouts are made.")
     given: dict[str, Any] = {"progress": False, **options}

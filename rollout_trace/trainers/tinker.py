@@ -37,9 +37,7 @@ def data(
     try:
         from tinker import Datum, ModelInput
     except ImportError as error:
-        raise ImportError(
-            f"rollout_trace.trainers.tinker needs tinker 0.38, which cannot be imported: {error}"
-        ) from error
+        raise ImportError(f"trainers.tinker needs tinker 0.38, which cannot be imported: {error}") from error
     given = (groups,) if isinstance(groups, Group) else groups
     runs = chain.from_iterable((*group.trajectories, *group.inside) for group in given)
     found = []

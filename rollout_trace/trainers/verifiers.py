@@ -69,7 +69,7 @@ def harness(
         from verifiers.v1.harness import Harness
         from verifiers.v1.runtimes import ProgramResult
     except ImportError as error:
-        raise ImportError(f"rollout_trace.trainers.verifiers needs verifiers 0.4, which cannot be imported: {error}") from error
+        raise ImportError(f"trainers.verifiers needs verifiers 0.4, which cannot be imported: {error}") from error
     if refused := sorted({"retries", "executor", *OF_TRAINER}.intersection(options)):
         raise TypeError(
             f"harness() takes no {', '.join(refused)}: verifiers says which rollouts are made, and when again."

@@ -66,7 +66,7 @@ def agent_loop(
     try:
         from verl.experimental.agent_loop.agent_loop import AgentLoopBase
     except ImportError as error:
-        raise ImportError(f"rollout_trace.trainers.verl needs verl 0.9, which cannot be imported: {error}") from error
+        raise ImportError(f"trainers.verl needs verl 0.9, which cannot be imported: {error}") from error
     if refused := sorted({"executor", *OF_TRAINER}.intersection(options)):
         raise TypeError(f"agent_loop() takes no {', '.join(refused)}: verl says which rollouts it needs, and where.")
     if output is not None:
