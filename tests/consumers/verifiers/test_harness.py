@@ -247,7 +247,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(FileExistsError, match=r"runs\.jsonl is not empty"):
         harness(len, output=tmp_path / "runs.jsonl")
     monkeypatch.setitem(sys.modules, "verifiers.v1.harness", None)
-    with pytest.raises(ImportError, match="needs verifiers 0.4"):
+    with pytest.raises(ImportError, match=r"needs verifiers 0\.4"):
         harness(len)
 
 

@@ -127,7 +127,7 @@ def test_areal_gets_what_was_sampled(tmp_path: Path, several: Any) -> None:
     for run in runs:
         top = outer[run.parent_id or run.id]
         assert {step.policy_version for step in run.steps} <= {3}
-        rows = rows_of(run)
+        rows: list[Any] = rows_of(run)
         if top.rollout_index in (1, 3, 5):
             assert top.reward is None
             # A place in its group that nothing is learnt from.
