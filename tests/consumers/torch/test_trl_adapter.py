@@ -250,7 +250,7 @@ def test_an_evaluation_forgets_no_row_and_a_failure_is_a_warning(
         for row in rows:
             (prompt,), (said,) = row["prompt_ids"], row["completion_ids"]
             ids, values = torch.tensor([[*prompt, *said]]), torch.arange(len(said))[None] / 8
-            to.note(ids, torch.ones_like(ids), values, values)
+            to.note(ids, torch.ones_like(ids), -values, values)
 
     note(numbers)
     assert [run.steps[0].trainer_logprobs is not None for run in rt.read(path)] == [False, True, True]
