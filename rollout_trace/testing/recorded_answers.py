@@ -138,11 +138,12 @@ class AnswerServer(ScriptedServer):
         answers: by their numbers.
     """
 
+    keeps_requests = False
+
     def __init__(self, answers: Sequence[RecordedAnswer]) -> None:
         super().__init__(self._reply)
         self._answers = answers
         self._secret = secrets.token_urlsafe(32)
-        self._count = 0
         self._sampler = _WholeAnswers(self.tokenizer, 0)
         self.difference = ""
         """Why a request is refused."""
@@ -150,13 +151,6 @@ class AnswerServer(ScriptedServer):
     def headers(self, number: int | str) -> dict[str, str]:
         """The headers of a request that this answer, or ``refused``, is given to."""
         return {ANSWER_HEADER: str(number), SECRET_HEADER: self._secret}
-
-    def begin(self, record: RequestRecord) -> None:
-        """Counts a request, and keeps none: they have the keys of the agent."""
-        with self._changed:
-            # Ids that are made anew have it.
-            record.index, self._count = self._count, self._count + 1
-            self._active += 1
 
     def _refusal_of_head(self, record: RequestRecord) -> Response | None:
         # Not by its host, which is that of the model. No page knows the secret.

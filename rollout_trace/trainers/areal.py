@@ -13,7 +13,7 @@ from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.data.user_values import brief
 from rollout_trace.export import areal
 from rollout_trace.report import ExportReport
-from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask
+from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask, longest, scored
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from rollout_trace.collection.collect import Agent, Reward
     from rollout_trace.collection.rollouts import RolloutOptions
-    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.train.groups import Group
 
 
@@ -126,8 +125,8 @@ def _rows_of(group: Group, several: str, report: ExportReport) -> list[dict[str,
     is_lost = run.status in NOT_SUCCEEDED or run.reward is None
     # A lost run has its place in the baseline, with a reward.
     run = run if run.reward is not None else replace(run, reward=0.0)
-    inner = group.inside if several == "all" and not is_lost else ()
-    rows: list[dict[str, Any]] = list(areal(_scored(run, inner), report=report)) if run.steps else []
+    inner = [scored(one, run) for one in group.inside] if several == "all" and not is_lost else []
+    rows: list[dict[str, Any]] = list(areal([run, *inner], report=report)) if run.steps else []
     if not rows:
         whole = np.zeros((1, 2), np.int64)
         rows = [{"input_ids": whole, "loss_mask": whole, "logprobs": whole.astype(np.float32), "versions": whole - 1,
@@ -135,14 +134,9 @@ def _rows_of(group: Group, several: str, report: ExportReport) -> list[dict[str,
         is_lost = True
     if is_lost or several == "longest":
         report.drop("trajectories inside another", len(group.inside))
-        report.drop("rows left out: of other sequences", len(rows) - 1)
-        rows = [max(rows, key=lambda row: int(row["loss_mask"].sum()))]
+        found = longest(rows, lambda row: int(row["loss_mask"].sum()), report)
+        rows = [] if found is None else [found]
     if is_lost:
         report.note("runs as rows that nothing is learnt from", 1)
         rows = [{**row, "loss_mask": np.zeros_like(row["loss_mask"])} for row in rows]
     return rows
-
-
-def _scored(run: Trajectory, inside: tuple[Trajectory, ...]) -> list[Trajectory]:
-    """A run and what was opened inside it, with the reward of the run where it has none of its own."""
-    return [run, *(one if one.reward is not None else replace(one, reward=run.reward) for one in inside)]

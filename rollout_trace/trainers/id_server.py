@@ -64,14 +64,11 @@ class IdServer(LoopbackServer):
         policy_of: returns the policy of the run with this name, or None where there is no such run. Names are secrets.
     """
 
+    keeps_requests = False
+
     def __init__(self, policy_of: Callable[[str], Policy | None]) -> None:
         super().__init__()
         self._policy_of = policy_of
-
-    def begin(self, record: RequestRecord) -> None:
-        """Counts a request. Unlike those of tests, this server keeps none."""
-        with self._changed:
-            self._active += 1
 
     def respond(self, record: RequestRecord) -> Response:
         """The answer to a request; an error of our own where there is none. No client sends such a request again."""

@@ -7,7 +7,7 @@ from rollout_trace.collection.tasks import digest
 from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.export import nemo_gym
 from rollout_trace.report import ExportReport
-from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask
+from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask, longest
 
 if TYPE_CHECKING:
     import os
@@ -135,8 +135,8 @@ def _row_of(group: "Group", report: ExportReport, *, is_verified: bool) -> dict[
     # The export leaves out what has no reward, which a resources server gives later.
     scored = run if run.reward is not None else replace(run, reward=0.0)
     rows = list(nemo_gym(scored, report=report)) if run.steps else []
-    report.drop("rows left out: of other sequences", len(rows[1:]))
-    if not rows:
+    row = longest(rows, _sampled, report)
+    if row is None:
         empty = {
             "id": f"resp_{run.id}",
             "created_at": 0.0,
@@ -148,7 +148,6 @@ def _row_of(group: "Group", report: ExportReport, *, is_verified: bool) -> dict[
         response = {**empty, "parallel_tool_calls": True, "tool_choice": "auto"}
         said = "nothing was sampled with token ids" if run.error is None else f"{run.error.type}: {run.error.message}"
         return {"response": response, "reward": scored.reward, "trajectory_id": run.id, **_failure(said)}
-    row = max(rows, key=_sampled)
     if run.status in NOT_SUCCEEDED and not row["mask_sample"]:
         row |= _failure(run.status if run.error is None else f"{run.error.type}: {run.error.message}")
     if run.reward is None and not is_verified and not row["mask_sample"]:

@@ -6,9 +6,9 @@ import asyncio
 import copy
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.collection.agents import Agent, agent_of
 from rollout_trace.collection.task_files import Keyed
@@ -16,6 +16,11 @@ from rollout_trace.record.context import current
 from rollout_trace.train.groups import Group
 from rollout_trace.trainers.feed import Feed
 
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.report import ExportReport
+
+R = TypeVar("R")
 OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "max_lag"})
 """Arguments of ``rt.rollouts`` whose place the trainer takes."""
 _TOKEN = secrets.token_hex(4)
@@ -24,6 +29,17 @@ _TOKEN = secrets.token_hex(4)
 def own_key(key: str) -> str:
     """The id of a task in this process. Another one may make runs of the same task, and count them from 0, too."""
     return f"{_TOKEN}-{os.getpid()}/{key}"
+
+
+def scored(one: Trajectory, run: Trajectory) -> Trajectory:
+    """The trajectory with the reward of its run where it has none: a sub-agent is trained on with that."""
+    return one if one.reward is not None else replace(one, reward=run.reward)
+
+
+def longest(rows: Sequence[R], sampled: Callable[[R], int], report: ExportReport) -> R | None:
+    """The row with the most sampled tokens; None where there is no row. The others are counted in ``report``."""
+    report.drop("rows left out: of other sequences", len(rows[1:]))
+    return max(rows, key=sampled, default=None)
 
 
 class ServedTask(dict[str, Any]):

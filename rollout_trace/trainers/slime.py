@@ -11,7 +11,7 @@ from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.data.user_values import brief
 from rollout_trace.export import slime
 from rollout_trace.report import ExportReport
-from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask
+from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask, longest, scored
 
 if TYPE_CHECKING:
     import os
@@ -124,13 +124,11 @@ class Generate:
             self.report.drop("trajectories inside another", len(group.inside))
         inner = group.inside if self._several == "all" else ()
         # One by one: a row without logprobs takes them from all the others of a call.
-        ones = [self._with_logprobs(_scored(one, run)) for one in (run, *inner)]
+        ones = [self._with_logprobs(one if one is run else scored(one, run)) for one in (run, *inner)]
         parts = [list(slime(one, report=self.report)) for one in ones if one.steps]
         rows: list[Mapping[str, Any]] = [row for part in parts for row in part if row["rollout_log_probs"] is not None]
-        if self._several == "longest" and rows:
-            self.report.drop("rows left out: of other sequences", len(rows) - 1)
-            rows = [max(rows, key=lambda row: sum(row["loss_mask"]))]
-        return rows
+        found = longest(rows, lambda row: sum(row["loss_mask"]), self.report) if self._several == "longest" else None
+        return rows if found is None else [found]
 
     def _with_logprobs(self, one: Trajectory) -> Trajectory:
         """The trajectory without the steps that are in rows without logprobs alone."""
@@ -172,10 +170,3 @@ _EMPTY: Mapping[str, Any] = {
     "status": "failed",
 }
 """The row of a run from which nothing was sampled: the trainers have no place for a sample without a token."""
-
-
-def _scored(one: Trajectory, run: Trajectory) -> Trajectory:
-    """The trajectory with the reward of its run: a sub-agent is trained on with that."""
-    if one is run or one.reward is not None:
-        return one
-    return replace(one, reward=run.reward)

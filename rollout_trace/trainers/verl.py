@@ -20,7 +20,7 @@ from rollout_trace.record.context import current
 from rollout_trace.report import ExportReport
 from rollout_trace.trainers.feed import Feed
 from rollout_trace.trainers.id_server import SAMPLING, Answer, IdServer
-from rollout_trace.trainers.served import OF_TRAINER, ServedAgent, ServedTask, own_key
+from rollout_trace.trainers.served import OF_TRAINER, ServedAgent, ServedTask, longest, own_key
 from rollout_trace.wire.chat_template import tokenizer_at
 from rollout_trace.wire.engine import Engine
 
@@ -161,8 +161,7 @@ class _Runs:
 
         own = run.reward
         rows = list(verl(run, report=self.report)) if run.steps else []
-        found = max(rows, key=lambda one: sum(one["response_mask"]), default=None)
-        self.report.drop("rows left out: of other sequences", max(0, len(rows) - 1))
+        found = longest(rows, lambda one: sum(one["response_mask"]), self.report)
         is_masked = found is None or run.status in NOT_SUCCEEDED
         found = found or {
             "prompt_ids": batch.render({"messages": list(row["raw_prompt"])}, is_open=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,8 +46,8 @@ def opening_of(protocol: str, body: bytes) -> Opening | None:
             items = [] if messages is None else [messages]
         else:
             items = _ITEMS.decode(messages)
-        said = _until_answer(items)
-        latest = [] if len(said) == len(items) else _until_answer(items[::-1])
+        said = _until_answer(map(_decode, items))
+        latest = [] if len(said) == len(items) else _until_answer(map(_decode, reversed(items)))
         found = _opening([] if system is None else [_decode(system)], said, _listed(fields.get("tools")))
         return found._replace(latest=_said(latest))
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -58,10 +58,9 @@ def _listed(tools: msgspec.Raw | None) -> bool:
     return tools is not None and bytes(tools).strip() not in (b"null", b"[]", b"")
 
 
-def _until_answer(messages: Sequence[msgspec.Raw]) -> list[Any]:
+def _until_answer(messages: Iterable[Any]) -> list[Any]:
     found = []
-    for raw in messages:
-        message = _decode(raw)
+    for message in messages:
         if is_from_assistant(message) or (isinstance(message, dict) and message.get("role") == "model"):
             break
         found.append(message)
@@ -88,12 +87,7 @@ def _is_system(message: Any) -> bool:
 
 def opening_of_step(step: Step) -> Opening:
     """The opening of a recorded request."""
-    said: list[Any] = []
-    for message in step.messages or ():
-        if is_from_assistant(message) or (isinstance(message, dict) and message.get("role") == "model"):
-            break
-        said.append(message)
-    return _opening([], said, bool(step.tools))
+    return _opening([], _until_answer(step.messages or ()), bool(step.tools))
 
 
 def texts_in(value: Any) -> list[str]:

@@ -45,6 +45,8 @@ class ProgramServer(LoopbackServer):
         program: how it is known; None: not at all.
     """
 
+    keeps_requests = False
+
     def __init__(
         self,
         command: Sequence[str],
@@ -87,11 +89,6 @@ class ProgramServer(LoopbackServer):
                     self._program.end(folder, self._environ)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def begin(self, record: RequestRecord) -> None:
-        """Counts a request. Unlike those of tests, this server keeps none."""
-        with self._changed:
-            self._active += 1
 
     def respond(self, record: RequestRecord) -> Response:
         """The answer of the real server; an error of our own where it cannot be asked."""
