@@ -201,8 +201,8 @@ def workers(count: int) -> tuple[str, ...]:
 
 @task("properties", "dev")
 def properties(session: nox.Session) -> None:
-    """The property tests with all of their examples, of which `make test` tries few."""
-    pytest(session, "dev", *workers(CORES + 2), "-m", "hypothesis", ROLLOUT_TRACE_AMOUNT="all")
+    """Property tests with all of their examples, tables with all of their cases: `make test-all` tries a part. An hour."""
+    pytest(session, "dev", *workers(CORES + 2), "-m", "hypothesis or more", ROLLOUT_TRACE_AMOUNT="all")
 
 
 @task("kills", "dev")
@@ -259,7 +259,9 @@ def tests(name: str, *arguments: str) -> None:
     """Adds the task ``test-NAME``: tests in the environment NAME."""
 
     def test_one(session: nox.Session) -> None:
-        pytest(session, name, *arguments, ROLLOUT_TRACE_AMOUNT="more")
+        # All cases are tried with today's releases; with older ones those of `make test`.
+        older = name in CLIENTS or name.endswith("-oldest")
+        pytest(session, name, *arguments, **({} if older else {"ROLLOUT_TRACE_AMOUNT": "more"}))
         if name == "consumers-torch":
             # Of smolagents, what needs PyTorch.
             folder = Path("integrations", "rollout-trace-smolagents")

@@ -78,7 +78,8 @@ def solve_or_hang(task: dict[str, Any], rollout: rt.Rollout) -> str:
 
 
 def sleep_in_c(task: dict[str, Any]) -> None:
-    """Cannot be stopped in its thread, and lets others run."""
+    """Cannot be stopped in its thread, and lets others run; leaves the name of its process."""
+    Path(task["folder"], f"{task['id']}-{os.getpid()}").touch()
     ask(task, task["question"])
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     signal.sigwait([signal.SIGUSR1])

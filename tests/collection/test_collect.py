@@ -369,7 +369,7 @@ class TestTimeouts:
                     cancelled.append(task["id"])
                     raise
 
-        summary = collect(solve, output=tmp_path / "x.jsonl", timeout=0.5, retries=1)
+        summary = collect(solve, output=tmp_path / "x.jsonl", timeout=2.0, retries=1)
         assert len(cancelled) == 4
         for one in read(tmp_path / "x.jsonl"):
             assert one.error is not None
@@ -389,7 +389,7 @@ class TestTimeouts:
 
         with rt.instrument(engine="vllm"):
             try:
-                summary = collect(solve, TASKS[:2], output=tmp_path / "x.jsonl", timeout=0.5)
+                summary = collect(solve, TASKS[:2], output=tmp_path / "x.jsonl", timeout=2.0)
                 found = read(tmp_path / "x.jsonl")
             finally:
                 hanging.set()
@@ -428,7 +428,7 @@ class TestTimeouts:
                 def solve(task: str) -> None:
                     client.chat.completions.create(model="m", messages=[{"role": "user", "content": task}])
 
-                collect(solve, ["a"], output=tmp_path / "x.jsonl", timeout=0.5)
+                collect(solve, ["a"], output=tmp_path / "x.jsonl", timeout=2.0)
                 (one,) = read(tmp_path / "x.jsonl")
                 assert (one.status, [step.status for step in one.steps]) == ("timeout", ["abandoned"])
                 server.release()

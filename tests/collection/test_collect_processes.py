@@ -88,7 +88,7 @@ def test_a_process_that_hangs(tmp_path: Path, server: ScriptedServer) -> None:
     """It is killed when the time of its rollout is over, which is made again."""
     tasks = agents.tasks(server.base_url, 2, folder=str(tmp_path))
     summary = collect(
-        agents.solve_or_hang, tasks, tmp_path / "x.jsonl", timeout=5.0, executor=rt.ProcessExecutor(1, grace=0.5)
+        agents.solve_or_hang, tasks, tmp_path / "x.jsonl", timeout=10.0, executor=rt.ProcessExecutor(1, grace=0.5)
     )
     assert summary.by_status == {"completed": 4}
     assert len(agents.account(tmp_path / "x.jsonl")) == 4
@@ -97,12 +97,16 @@ def test_a_process_that_hangs(tmp_path: Path, server: ScriptedServer) -> None:
 @pytest.mark.more
 def test_an_agent_that_cannot_be_stopped(tmp_path: Path, server: ScriptedServer) -> None:
     """It times out, and its thread ends with its process: the next rollout is made in another one."""
+    folder = tmp_path / "processes"
+    folder.mkdir()
+    tasks = agents.tasks(server.base_url, 2, folder=str(folder))
     summary = collect(
-        agents.sleep_in_c, agents.tasks(server.base_url, 2), tmp_path / "x.jsonl", samples=1, timeout=0.5,
-        concurrency=1, executor=rt.ProcessExecutor(1),
+        agents.sleep_in_c, tasks, tmp_path / "x.jsonl", samples=1, timeout=2.0, concurrency=1,
+        executor=rt.ProcessExecutor(1),
     )  # fmt: skip
     assert summary.by_status == {"timeout": 2}
-    assert [len(one.steps) for one in rt.read(tmp_path / "x.jsonl")] == [1, 1]
+    began = dict(one.name.split("-") for one in folder.iterdir())
+    assert (sorted(began), len(set(began.values()))) == (["t0", "t1"], 2)
 
 
 def test_what_cannot_be_pickled(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.file.processes import environment
 from tests.forked import Started, Starter
 
 PROGRAM = "import sys\nfrom tests.collection.stress import target\ntarget.main(*sys.argv[1:])"
-KILLS = amount(1, 3, 10)
+KILLS = amount(1, 2, 10)
 REQUESTS = target.TASKS * target.SAMPLES * target.CALLS
 """Of an uninterrupted run."""
 PLANNED = {(f"t{number}", index) for number in range(target.TASKS) for index in range(target.SAMPLES)}

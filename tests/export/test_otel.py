@@ -188,7 +188,7 @@ def test_parents_in_a_circle_end() -> None:
     assert len(sent([one, other])) == 2
 
 
-@settings(PROFILE, max_examples=amount(5, 25, 250))
+@settings(PROFILE, max_examples=amount(5, 12, 250))
 @given(runs=st.lists(trajectories(), max_size=3))
 def test_every_trajectory_is_taken(runs: list[rt.Trajectory]) -> None:
     for tokens in (True, False):

@@ -14,7 +14,7 @@ from tests.fuzz.run import fuzz
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_exchanges_never_raise_and_never_mispair(seed: int) -> None:
     """Damaged exchanges of every protocol keep the rules of a step."""
-    count = amount(150, 1000, 10_000)
+    count = amount(150, 400, 10_000)
     done, outcomes, failure = fuzz(seed, count, math.inf)
     assert failure is None
     assert done == count

@@ -204,7 +204,7 @@ except http.client.IncompleteRead as error:
 def test_a_request_that_is_given_up_is_cancelled_and_a_stream_abandoned(tmp_path: Path) -> None:
     program = """
 import socket
-connection = http.client.HTTPConnection(url.hostname, url.port, timeout=1)
+connection = http.client.HTTPConnection(url.hostname, url.port, timeout=3)
 try:
     connection.request("POST", url.path + "/chat/completions", json.dumps(said("a")))
     connection.getresponse()
@@ -350,7 +350,7 @@ def test_rollouts_are_programs_each_with_its_own_trajectory(tmp_path: Path, monk
     with ScriptedServer(lambda request: f"re {request['messages'][1]['content']}") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         output = tmp_path / "out.jsonl"
-        summary = rt.collect(agent, list("012345"), output=output, concurrency=6, timeout=8, progress=False)
+        summary = rt.collect(agent, list("012345"), output=output, concurrency=6, timeout=20, progress=False)
         assert len(server.requests) == 12
     found = list(rt.read(output))
     assert len(found) == 6

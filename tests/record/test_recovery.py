@@ -84,7 +84,7 @@ def test_no_journal(tmp_path: Path) -> None:
 def test_cut_at_any_place(left: tuple[bytes, list[rt.Trajectory]], tmp_path: Path) -> None:
     data, recorded = left
     ends = [one.offset for one in form.records(data) if isinstance(one, form.Record)]
-    for cut in sorted(random.Random(5).sample(range(len(data)), amount(100, 500, 500))):
+    for cut in sorted(random.Random(5).sample(range(len(data)), amount(50, 200, 500))):
         found = rt.recover(place(tmp_path, data[:cut]))
         assert_part_of(found, recorded)
         # The steps of every call whose record is whole, and nothing else.

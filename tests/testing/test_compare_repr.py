@@ -163,7 +163,7 @@ def test_values_that_cannot_be_compared_or_shown() -> None:
     assert lines == ["  result", "    left      <Bad whose repr raised RuntimeError>", "    right     1"]
 
 
-@settings(PROFILE, max_examples=amount(4, 15, 150))
+@settings(PROFILE, max_examples=amount(4, 8, 150))
 @given(trajectories(), trajectories())
 def test_any_two_trajectories(one: rt.Trajectory, two: rt.Trajectory) -> None:
     lines = compare_repr("==", one, two)

@@ -154,7 +154,7 @@ def test_a_text_of_megabytes() -> None:
     assert "... (2,999," in text
 
 
-@settings(PROFILE, max_examples=amount(5, 30, 300))
+@settings(PROFILE, max_examples=amount(5, 12, 300))
 @given(trajectories())
 def test_any_trajectory_can_be_shown(trajectory: rt.Trajectory) -> None:
     text = conversation_text([trajectory], width=60)

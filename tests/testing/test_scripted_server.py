@@ -70,7 +70,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 CALLS = st.lists(st.tuples(TEXTS, TEXTS), max_size=2)
 
 
-@settings(max_examples=amount(5, 30, 300))
+@settings(max_examples=amount(5, 15, 300))
 @given(TEXTS, CALLS, TEXTS)
 def test_any_reply_sent_back_renders_to_the_ids_that_were_sampled(
     text: str, calls: list[tuple[str, str]], reasoning: str

@@ -24,7 +24,7 @@ from rollout_trace.wire.profiles import can_request_ids
 from tests.amount import amount
 from tests.strategies import PROFILE
 
-FEW = settings(PROFILE, max_examples=amount(12, 40, 400))
+FEW = settings(PROFILE, max_examples=amount(12, 24, 400))
 # `trl_rollout` raises where a trajectory is not one row.
 EXPORTERS: list[Callable[[list[rt.Trajectory]], Any]] = [
     export.agent_lightning, export.areal, export.art, export.atif, export.chat, export.distillation, export.exchanges,
@@ -47,7 +47,7 @@ def test_the_file_and_the_checks_take_every_one(trajectory: rt.Trajectory) -> No
     assert [run for run in rollout.tool_runs if type(run) is rt.ToolRun] == trajectory.tool_runs
 
 
-@settings(PROFILE, max_examples=amount(6, 20, 200))
+@settings(PROFILE, max_examples=amount(6, 12, 200))
 @given(trajectories(with_extras=True, max_steps=4))
 def test_every_exporter_takes_every_one(trajectory: rt.Trajectory) -> None:
     for exporter in EXPORTERS:
@@ -164,7 +164,7 @@ def test_examples_shrink(steps: int) -> None:
     found = find(
         trajectories(),
         lambda one: len(one.steps) >= steps,
-        settings=settings(PROFILE, max_examples=amount(30, 300, 300)),
+        settings=settings(PROFILE, max_examples=amount(30, 100, 300)),
     )
     assert len(found.steps) == steps
     assert (found.metadata, found.group_id, found.reward) == (None, None, None)

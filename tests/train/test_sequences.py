@@ -18,7 +18,7 @@ from tests.amount import amount, examples
 IDS = st.lists(st.integers(0, 2), max_size=5)
 Trace = list[tuple[list[int], list[int], bool]]
 
-EXAMPLES = amount(100, 700, 10_000)
+EXAMPLES = amount(100, 300, 10_000)
 
 
 @st.composite

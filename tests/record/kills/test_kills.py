@@ -23,8 +23,8 @@ from tests.amount import amount
 from tests.forked import Started
 from tests.record.started import ROOT, starter
 
-KILLS = amount(2, 20, 200)
-WRITER_KILLS = amount(2, 12, 80)
+KILLS = amount(2, 10, 200)
+WRITER_KILLS = amount(2, 6, 80)
 SUFFIXES = ("", ".gz", ".zst")
 CALLS = 128
 """Requests that the program makes if it is not killed."""

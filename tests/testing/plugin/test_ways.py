@@ -261,7 +261,7 @@ def test_many(rollout, own):
     assert len(rollout.trajectories) == (61 if own else 1)
 """)
     project.record().assert_outcomes(passed=2)
-    for seed in (1, 2, 3)[: amount(1, 3, 3)]:
+    for seed in (1, 2, 3)[: amount(1, 2, 3)]:
         project.change("SEED = ", f"SEED = {seed}", "test_agent.py")
         project.replay().assert_outcomes(passed=2)
 
