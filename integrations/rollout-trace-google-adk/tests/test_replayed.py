@@ -37,6 +37,7 @@ def test_agent(rollout):
 """
 
 
+@pytest.mark.more
 def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     example = Example(pytester, SOURCE, TEST, tests=1)
     old, new = "You work out products, with the tool.", "You work out products, by hand."

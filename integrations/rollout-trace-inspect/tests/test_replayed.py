@@ -25,6 +25,7 @@ def test_agent(rollout, tmp_path):
 """
 
 
+@pytest.mark.more
 def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     example = Example(pytester, SOURCE, TEST, tests=1)
     # Of the helper, whose failed call is for the manager a tool that failed.

@@ -28,6 +28,7 @@ def test_agent(rollout, monkeypatch, streaming):
 """
 
 
+@pytest.mark.more
 def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     example = Example(pytester, SOURCE, TEST, tests=2)
     old, new = "Add two numbers", "Sum two numbers"

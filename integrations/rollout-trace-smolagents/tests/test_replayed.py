@@ -34,6 +34,7 @@ def test_agent(rollout, monkeypatch, stream):
 """
 
 
+@pytest.mark.more
 def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     example = Example(pytester, SOURCE, TEST, tests=2)
     # Of the helper, whose error the manager is shown as the output of its code.

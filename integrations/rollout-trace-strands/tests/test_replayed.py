@@ -24,6 +24,7 @@ def test_agent(rollout):
 """
 
 
+@pytest.mark.more
 def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     example = Example(pytester, SOURCE, TEST, tests=1)
     # Of the helper, whose failed call is for the manager a tool that failed.
