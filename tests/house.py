@@ -32,7 +32,7 @@ DOORS = frozenset(
 ``rollout_trace/__init__.py``."""
 
 BUDGET: dict[str, tuple[int, int]] = {
-    "ground": (1785, 18),
+    "ground": (1788, 18),
     "data": (4400, 17),
     "wire": (11300, 45),
     "file": (10610, 35),
@@ -47,7 +47,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "trainers": (1780, 12),
     "view": (8200, 40),
     "testing": (10070, 48),
-    "cli": (3990, 26),
+    "cli": (3999, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

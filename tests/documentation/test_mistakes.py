@@ -218,12 +218,12 @@ def bind_to_an_id(beginner: Beginner) -> None:
 
 @mistake(r"takes only client by position\. Give the rest by name, such as engine='vllm'")
 def engine_by_position(beginner: Beginner) -> None:
-    rt.wrap_openai(beginner.client(), "vllm")  # type: ignore[misc]
+    rt.wrap_openai(beginner.client(), "vllm")  # type: ignore[call-arg]
 
 
 @mistake(r"rt\.instrument\(\) takes nothing by position\. Give the rest by name, such as engine='vllm'")
 def engine_of_the_process_by_position(beginner: Beginner) -> None:
-    rt.instrument("vllm")  # type: ignore[misc]
+    rt.instrument("vllm")  # type: ignore[call-arg]
 
 
 @mistake(r"rt\.wrap_anthropic\(\) has no argument 'engine'\. It has client, keep_bytes, max_call_bytes")
@@ -249,7 +249,7 @@ def task_by_position(beginner: Beginner) -> None:
 @mistake(r"takes only value by position\. Give the rest by name, such as name='style'")
 def name_of_a_reward_by_position(beginner: Beginner) -> None:
     with rt.trajectory():
-        rt.reward(1.0, "style")  # type: ignore[misc]
+        rt.reward(1.0, "style")  # type: ignore[call-arg]
 
 
 @mistake(r'needs the argument target, as in `with rt\.recording\("rollouts\.jsonl"\):`')
@@ -307,11 +307,11 @@ def reward_overwritten(beginner: Beginner) -> None:
 
 @mistake(r"takes the tool's name, a text, as its first argument\. .*where the tool is called")
 def tool_run_as_a_decorator(beginner: Beginner) -> None:
-    decorator: Any = rt.tool_run
-
-    @decorator
     def search(text: str) -> str:
         return text
+
+    decorator: Any = rt.tool_run
+    decorator(search)("eggs")
 
 
 # Reading and exporting
@@ -374,7 +374,7 @@ def export_of_a_path(beginner: Beginner) -> None:
 
 @mistake(r"makes rows and writes no file\. Write `export\.write\('sft\.jsonl', export\.trl\(trajectories\)\)`")
 def export_to_a_path(beginner: Beginner) -> None:
-    export.trl(rt.read("ok.jsonl"), "sft.jsonl")  # type: ignore[call-arg]
+    export.trl(rt.read("ok.jsonl"), "sft.jsonl")  # type: ignore[arg-type, call-arg]
 
 
 @mistake(r"there is no file none\.jsonl: give the path of the file with the trajectory")
@@ -387,7 +387,7 @@ def annotate_without_the_file(beginner: Beginner) -> None:
 
 @mistake(r"takes only agent and tasks by position\. Give the rest by name, such as output='c\.jsonl'")
 def output_by_position(beginner: Beginner) -> None:
-    rt.collect(lambda task: 1.0, ["a"], "c.jsonl")  # type: ignore[misc]
+    rt.collect(lambda task: 1.0, ["a"], "c.jsonl")  # type: ignore[call-arg]
 
 
 @mistake("takes no positional argument\\. It is called with a task: write `def agent")
@@ -415,6 +415,9 @@ command("give the expression before the files", "filter", "ok.jsonl", "reward > 
 command("there is no format 'trll'\\. Formats: ", "convert", "ok.jsonl", "--to", "trll", "-o", "x.jsonl")
 command("-o OUT is missing", "convert", "ok.jsonl", "--to", "trl")
 command("Name the engine when you record", "convert", "plain.jsonl", "--to", "trl", "-o", "none.jsonl", "--overwrite")
+command(
+    "Anthropic's and Google's APIs send none", "convert", "plain.jsonl", "--to", "trl", "-o", "n.jsonl", "--overwrite"
+)
 command("Runs of one task are a group", "convert", "plain.jsonl", "--to", "trl_dpo", "-o", "d.jsonl", "--overwrite")
 command("Give a new name, or --overwrite", "convert", "ok.jsonl", "--to", "trl", "-o", "plain.jsonl")
 command("one of the files to merge: give a new name", "merge", "ok.jsonl", "plain.jsonl", "-o", "ok.jsonl")
