@@ -32,11 +32,11 @@ DOORS = frozenset(
 ``rollout_trace/__init__.py``."""
 
 BUDGET: dict[str, tuple[int, int]] = {
-    "ground": (1650, 17),
+    "ground": (1788, 18),
     "data": (4400, 17),
     "wire": (11300, 45),
     "file": (10610, 35),
-    "record": (8740, 29),
+    "record": (8766, 29),
     "clients": (8870, 34),
     "process": (3010, 17),
     "train": (3830, 16),
@@ -47,14 +47,14 @@ BUDGET: dict[str, tuple[int, int]] = {
     "trainers": (1780, 12),
     "view": (8200, 40),
     "testing": (10070, 48),
-    "cli": (3990, 26),
+    "cli": (3999, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
 PUBLIC_NAMES = 67
 """The most names in ``rollout_trace.__all__``."""
 
-PATH_FILES, PATH_CALLS = 65, 900
+PATH_FILES, PATH_CALLS = 66, 900
 """The most files and Python calls from a client's ``request`` to a row: ``tests/test_path_of_a_call.py``."""
 
 Graph = Mapping[str, frozenset[str]]

@@ -108,6 +108,8 @@ def annotate(
 def _note_one(
     index: Index, trajectory_id: str, values: dict[str, Any], file: str, damaged: list[FormatError], *, as_json: bool
 ) -> int:
+    from rollout_trace.view.numbers import trajectories
+
     named = index.named(trajectory_id)
     if len(named) > 1:
         first = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
@@ -124,7 +126,7 @@ def _note_one(
     result = {"id": trajectory_id, "notes": written, "unreadable": list(map(str, damaged))}
     if written or as_json:
         show([found], result, as_json=as_json)
-    missing = [f"{found} ({len(index)} trajectories read). rollout-trace ls {file} lists them."]
+    missing = [f"{found} ({trajectories(len(index))} read). rollout-trace ls {file} lists them."]
     show_problems([*([] if written else missing), *damaged], as_json=as_json)
     return int(not written)
 

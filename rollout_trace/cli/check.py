@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollout_trace.cli.common import Test, json_option, say, show, show_problems, where_option
+from rollout_trace.cli.common import Test, json_option, on_words, say, show, show_problems, where_option
 from rollout_trace.cli.reading import STDIN, STDIN_NAME, Progress, Trajectories, open_stdin, paths_of
 from rollout_trace.guard import printable
 
@@ -139,12 +139,15 @@ def _check(
 def _print_each(places: Iterable[Place], *, as_json: bool) -> None:
     from rollout_trace.view.values import ascii_json
 
-    say(ascii_json(place) if as_json else printable(str(place)) for place in places)
+    if as_json:
+        say(map(ascii_json, places))
+    else:
+        say(on_words(printable(str(place)) for place in places))
 
 
 def _print_sums(found: Findings, files: Trajectories, profile: str, *, as_json: bool) -> None:
     if not as_json:
-        say(map(printable, found.lines()))
+        say(on_words(map(printable, found.lines())))
         return
     from rollout_trace.view.values import ascii_json
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -140,6 +140,17 @@ def say(lines: Iterable[str]) -> None:
         # Not by click, which writes UTF-8 where the terminal has said that it takes ASCII alone.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
+
+
+def on_words(lines: Iterable[str]) -> Iterator[str]:
+    """Breaks lines between words where a terminal would break them anywhere. A pipe gets them whole."""
+    # Imported on use: most commands print no long lines.
+    from textwrap import TextWrapper
+
+    for line in lines:
+        indent = line[: len(line) - len(line.lstrip())]
+        wrap = TextWrapper(width_of_output(), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+        yield from (wrap.wrap(line) if is_terminal() else ()) or [line]
 
 
 def say_line(data: bytes) -> None:

@@ -91,6 +91,7 @@ class _Given:
 def _convert(given: _Given, *, as_json: bool) -> int:
     from rollout_trace.report import ExportReport
     from rollout_trace.view.formats import BadOption, parse_options
+    from rollout_trace.view.numbers import of, trajectories
 
     try:
         values = dict(parse_options(given.format.name, given.options))
@@ -121,8 +122,8 @@ def _convert(given: _Given, *, as_json: bool) -> int:
         "noted": report.noted,
         "unreadable": [str(error) for error in found.problems],
     }
-    what = "documents" if given.format.output == "folder" else "rows"
-    lines = [f"{written} {what} of {found.read} trajectories in {given.output}"]
+    what = of(written, "document" if given.format.output == "folder" else "row")
+    lines = [f"{what} of {trajectories(found.read)} in {given.output}"]
     lines += [f"left out: {name}: {count}" for name, count in report.dropped.items()]
     lines += [] if written else [hint for part, hint in _HINTS.items() if any(part in name for name in report.dropped)]
     lines += [f"note: {name}: {count}" for name, count in report.noted.items()]
@@ -133,7 +134,7 @@ def _convert(given: _Given, *, as_json: bool) -> int:
 
 _HINTS = {
     "ids_missing": "No token ids are recorded. Name the engine when you record: rt.wrap_openai(client, "
-    'engine="vllm"). --to chat needs none.',
+    "engine=\"vllm\"). Anthropic's and Google's APIs send none. --to chat needs none.",
     "trajectories in no group": "Runs of one task are a group: rt.trajectory(task=..., group=...).",
 }
 """What to do where nothing was written, by what was left out."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollout_trace.cli.common import Test, json_option, say, show_problems, where_option, width_of_output
+from rollout_trace.cli.common import Test, json_option, on_words, say, show_problems, where_option, width_of_output
 from rollout_trace.cli.reading import Trajectories
 from rollout_trace.guard import printable
 
@@ -41,7 +41,7 @@ def mismatch(paths: tuple[str, ...], trainer_version: int | None, where: Test | 
         # A ratio beyond a float is inf, which JSON has no number for: null.
         say([ascii_json({**plain(asdict(found)), "unreadable": [str(error) for error in files.problems]})])
     else:
-        say(_lines(found))
+        say(on_words(_lines(found)))
     show_problems(files.problems, as_json=as_json)
     return int(bool(found.causes or files.problems) or not found.steps)
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace import credentials, guard
+from rollout_trace._wrong_use import explained
 from rollout_trace.clients import recorder
 from rollout_trace.clients.recorder import Exchange, ResponseHead, content_of, is_inside
 from rollout_trace.clients.swap import ClassSwap
@@ -46,6 +47,7 @@ def protocol_of(method: str, path: str) -> str | None:
     return protocol_at("google", method, path)
 
 
+@explained
 def wrap_google(client: C, *, keep_bytes: bool = False, max_call_bytes: int = MAX_CALL_BYTES) -> C:
     """Records every generation call of a client of google-genai. Returns the same object.
 

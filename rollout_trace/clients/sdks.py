@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from rollout_trace import guard
+from rollout_trace._wrong_use import explained
 from rollout_trace.clients import google, httpx, stainless
 from rollout_trace.clients.httpx import protocol_of as protocol_of
 from rollout_trace.data.trajectory import Trajectory
@@ -40,6 +41,7 @@ def _kind_of(kind: type, sdk: str) -> ClientKind | None:
     return None
 
 
+@explained
 def wrap_openai(
     client: C,
     *,
@@ -98,6 +100,7 @@ def anthropic_protocol_of(method: str, url: str) -> str | None:
     return protocol_at("anthropic", method, url)
 
 
+@explained
 def wrap_anthropic(client: C, *, keep_bytes: bool = False, max_call_bytes: int = MAX_CALL_BYTES) -> C:
     """Records every generation call of a client of the anthropic SDK, and of its copies. Returns the same object.
 
@@ -172,6 +175,7 @@ _SDKS = {"openai": protocol_of, "anthropic": anthropic_protocol_of}
 """Those that Stainless generates, with what gives the protocol of a request."""
 
 
+@explained
 def bind(client: C, trajectory: Trajectory) -> C:
     """A copy of the client whose calls are recorded in the trajectory, in any thread or context.
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 from rollout_trace import _event_loop
+from rollout_trace._wrong_use import explained
 
 if TYPE_CHECKING:
     import os
@@ -65,6 +66,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@explained
 def collect(
     agent: Agent,
     tasks: Iterable[Any] | str | os.PathLike[str],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
@@ -104,6 +105,11 @@ class Exporter(Generic[P]):
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Rows:
+        if len(args) == 2 and isinstance(args[1], (str, os.PathLike)):
+            raise TypeError(
+                f"export.{self.__name__}() makes rows and writes no file. Write "
+                f"`export.write({args[1]!r:.80}, export.{self.__name__}(trajectories))`."
+            )
         found = self._function(*args, **kwargs)
         return Rows(found, found.columns, fills=found.fills)
 

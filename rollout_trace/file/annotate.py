@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from rollout_trace._wrong_use import explained
 from rollout_trace.data import user_values
 from rollout_trace.data.episodes import FIELD, Attempts, episode_of, may_be_trained, noted
 from rollout_trace.data.trainer_tokens import TRAINER_CHECKS, TRAINER_VALUES
@@ -36,6 +37,7 @@ _LOCK_TIMEOUT = 10.0
 """Seconds that the lock on a file of notes is waited for."""
 
 
+@explained
 def annotate(
     path: PathLike,
     trajectory_id: str,

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
+from rollout_trace._wrong_use import block
 from rollout_trace.process import children, options
 from rollout_trace.process import threads as threads_module
 from rollout_trace.process.imports import watch
@@ -127,6 +128,7 @@ class Instrumentation(Handle):
         super().undo()
 
 
+@block
 def instrument(
     *,
     engine: EngineName | Engine | Mapping[str, EngineName | Engine | None] | None = None,

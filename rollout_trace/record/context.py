@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from rollout_trace import guard
+from rollout_trace._wrong_use import block, explained
 from rollout_trace.data import user_values
 from rollout_trace.data.trajectory import Trajectory, new_trajectory, to_task
 from rollout_trace.record import lifecycle, program, scope
@@ -39,6 +40,7 @@ def current() -> Trajectory | None:
     return trajectory if trajectory is not None and trajectory.is_open else program.opened()
 
 
+@explained
 def reward(value: float, *, name: str | None = None, children: bool = False) -> None:
     """Sets the reward of the current trajectory, or one named part of it.
 
@@ -96,6 +98,14 @@ class TrajectoryScope:
             f"block gives, `with rt.trajectory(...) as trajectory: trajectory.{name} = ...`"
             + (", or call rt.reward(...) inside the block." if name == "reward" else ".")
         )
+
+    if not TYPE_CHECKING:  # For type checkers there is no such method.
+
+        def __getattr__(self, name: str) -> None:
+            raise AttributeError(
+                f"what rt.trajectory(...) gives has no {name!r}: it is no trajectory yet. The block gives it: "
+                "`with rt.trajectory(...) as trajectory:`."
+            )
 
     def __enter__(self) -> Trajectory:
         # In a forked process too: a trajectory that is open in the original process is still the parent.
@@ -165,6 +175,7 @@ def trajectory(
     rollout_index: int | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> TrajectoryScope: ...
+@block
 def trajectory(
     name: str | Callable[..., Any] = "agent",
     *,

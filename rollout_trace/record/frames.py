@@ -9,12 +9,13 @@ import copy
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace import credentials, guard
+from rollout_trace._wrong_use import block
 from rollout_trace.data import episodes
 from rollout_trace.data.model import (
     ErrorInfo,
@@ -411,8 +412,8 @@ def guarded(function: F) -> F:
     return safe  # type: ignore[return-value]
 
 
-@contextmanager
-def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = None) -> Iterator[ToolRun]:
+@block
+def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = None) -> AbstractContextManager[ToolRun]:
     """Records and times one execution of a tool in the current trajectory. Set ``result`` on the yielded ``ToolRun``.
 
     An exception of the tool is recorded and re-raised. Outside a trajectory the run is yielded but recorded nowhere.
@@ -423,7 +424,21 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
         name: of the tool.
         tool_call_id: the model's id of the tool call; links the run to the step that requested it.
         arguments: as the tool gets them; copied.
+
+    Raises:
+        TypeError: the name is no text.
     """
+    if not isinstance(name, str):
+        # A function, for one: of `@rt.tool_run`, the function would never run.
+        raise TypeError(
+            f"rt.tool_run() takes the tool's name, a text, as its first argument. Got {name!r:.80}. Write "
+            '`with rt.tool_run("search") as run: run.result = search(...)` where the tool is called.'
+        )
+    return _tool_run(name, tool_call_id, arguments)
+
+
+@contextmanager
+def _tool_run(name: str, tool_call_id: str | None, arguments: Any) -> Iterator[ToolRun]:
     try:
         # A tool may change them.
         arguments = copy.deepcopy(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace import credentials, guard
 from rollout_trace._threads import lock_for
+from rollout_trace._wrong_use import Uncalled, explained
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from rollout_trace.record.writer_process import WriterProcess
 
 
-class recording:
+class recording(metaclass=Uncalled):
     """Writes every outermost trajectory that closes inside the block, with its children.
 
     They go to a file, to shards in a folder or at an address, or to a writer.
@@ -91,6 +93,7 @@ class recording:
         WriteError: on leaving the block, if trajectories could not be written, or shards not uploaded.
     """
 
+    @explained
     def __init__(
         self,
         target: str | os.PathLike[str] | Writer,
@@ -400,7 +403,7 @@ def _unwatch() -> None:
 
 def _changed(settings: dict[str, Any]) -> str | None:
     """The first of the arguments of ``recording`` that is not its default; None where all are."""
-    defaults: Any = recording.__init__.__kwdefaults__
+    defaults: Any = inspect.unwrap(recording.__init__).__kwdefaults__
     return next((f"{name}={value!r}" for name, value in settings.items() if value != defaults[name]), None)
 
 

@@ -251,7 +251,7 @@ def profile(name: str | None) -> EngineProfile | None:
         meant = f"Did you mean {near[0]!r}? " if near else ""
         raise ValueError(
             f"engine={name!r} is not known; known: {', '.join(sorted(_PROFILES))}. {meant}"
-            "engine=None asks the server for nothing."
+            "It names the program that serves the model, not its address. engine=None asks the server for nothing."
         ) from None
 
 

@@ -48,6 +48,11 @@ def test_rows_are_those_of_the_exporter(name: str, folder: Path) -> None:
         assert written == json.loads(dumps(list(expected)))
 
 
+def test_one_row_is_one_row(folder: Path) -> None:
+    done = command(folder, "convert", "a.jsonl", "--to", "trl", "-o", "one.jsonl", "--where", "id == 't00'")
+    assert done.out.splitlines()[0] == "1 row of 12 trajectories in one.jsonl"
+
+
 def test_parquet_skyrl_and_atif(folder: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     assert (

@@ -152,6 +152,14 @@ def test_a_number_alone_is_that_of_lines(options: list[str], first: str, folder:
     assert [line[0] for line in done.out.splitlines()] == ["i", first]
 
 
+@pytest.mark.parametrize("name", ["check", "mismatch"])
+def test_long_lines_break_between_words_on_a_terminal_alone(name: str, folder: Path) -> None:
+    whole = command(folder, name, "1.jsonl", "2.jsonl.gz").out
+    shown = on_a_terminal(folder, name, "1.jsonl", "2.jsonl.gz", columns=60)
+    assert shown.split() == whole.split()
+    assert max(map(len, whole.splitlines())) > 60 >= max(map(len, shown.splitlines()))
+
+
 @pytest.mark.parametrize("columns", some([30, 80, 120, 200], 30, 120))
 def test_a_list_fits_the_terminal(columns: int, folder: Path) -> None:
     lines = on_a_terminal(folder, "ls", ".", columns=columns).splitlines()

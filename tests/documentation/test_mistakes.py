@@ -1,7 +1,8 @@
-"""Forty mistakes of somebody who begins: each is answered by a line that says what to do."""
+"""Sixty mistakes of somebody who begins: each is answered by a line that says what to do."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -215,6 +216,104 @@ def bind_to_an_id(beginner: Beginner) -> None:
     rt.bind(beginner.client(), "t1")  # type: ignore[arg-type]
 
 
+@mistake(r"takes only client by position\. Give the rest by name, such as engine='vllm'")
+def engine_by_position(beginner: Beginner) -> None:
+    rt.wrap_openai(beginner.client(), "vllm")  # type: ignore[call-arg]
+
+
+@mistake(r"rt\.instrument\(\) takes nothing by position\. Give the rest by name, such as engine='vllm'")
+def engine_of_the_process_by_position(beginner: Beginner) -> None:
+    rt.instrument("vllm")  # type: ignore[call-arg]
+
+
+@mistake(r"rt\.wrap_anthropic\(\) has no argument 'engine'\. It has client, keep_bytes, max_call_bytes")
+def engine_of_an_api_without_ids(beginner: Beginner) -> None:
+    rt.wrap_anthropic(beginner.client(), engine="vllm")  # type: ignore[call-arg]
+
+
+@mistake("It names the program that serves the model, not its address")
+def address_as_engine(beginner: Beginner) -> None:
+    rt.wrap_openai(beginner.client(), engine=beginner.server.base_url)  # type: ignore[arg-type]
+
+
+@mistake(r"rt\.wrap_openai\(\) has no argument 'engin'\. Did you mean engine\?")
+def argument_misspelt(beginner: Beginner) -> None:
+    rt.wrap_openai(beginner.client(), engin="vllm")  # type: ignore[call-arg]
+
+
+@mistake(r"takes only name by position\. Give the rest by name, such as task='sum/1'")
+def task_by_position(beginner: Beginner) -> None:
+    rt.trajectory("agent", "sum/1")  # type: ignore[call-overload]
+
+
+@mistake(r"takes only value by position\. Give the rest by name, such as name='style'")
+def name_of_a_reward_by_position(beginner: Beginner) -> None:
+    with rt.trajectory():
+        rt.reward(1.0, "style")  # type: ignore[call-arg]
+
+
+@mistake(r'needs the argument target, as in `with rt\.recording\("rollouts\.jsonl"\):`')
+def recording_to_nowhere(beginner: Beginner) -> None:
+    rt.recording()  # type: ignore[call-arg]
+
+
+@mistake(r"rt\.trajectory is not called here\. Write `with rt\.trajectory\(\) as trajectory:`")
+def trajectory_not_called(beginner: Beginner) -> None:
+    block: Any = rt.trajectory
+    with block:
+        pass
+
+
+@mistake(r"rt\.trajectory is not called here\. Write `with rt\.trajectory\(\) as trajectory:`")
+def trajectory_not_called_in_a_coroutine(beginner: Beginner) -> None:
+    async def solve(block: Any) -> None:
+        async with block:
+            pass
+
+    asyncio.run(solve(rt.trajectory))
+
+
+@mistake(r'rt\.recording is not called here\. Write `with rt\.recording\("rollouts\.jsonl"\):`')
+def recording_not_called(beginner: Beginner) -> None:
+    block: Any = rt.recording
+    with block:
+        pass
+
+
+@mistake(r"rt\.instrument is not called here\. Write `with rt\.instrument\(\):`")
+def instrument_not_called(beginner: Beginner) -> None:
+    block: Any = rt.instrument
+    with block:
+        pass
+
+
+@mistake(r"it is no trajectory yet\. The block gives it: `with rt\.trajectory")
+def trajectory_read_and_not_entered(beginner: Beginner) -> None:
+    trajectory: Any = rt.trajectory()
+    trajectory.sequences()
+
+
+@mistake(r"rt\.trajectory\.reward cannot be set: .* Set it on what the block gives")
+def reward_of_the_function(beginner: Beginner) -> None:
+    with rt.trajectory():
+        rt.trajectory.reward = 1.0  # type: ignore[attr-defined]
+
+
+@mistake(r"rt\.reward is a function\. Write rt\.reward\(1\.0\)")
+def reward_overwritten(beginner: Beginner) -> None:
+    with rt.trajectory():
+        rt.reward = 1.0  # type: ignore[assignment]
+
+
+@mistake(r"takes the tool's name, a text, as its first argument\. .*where the tool is called")
+def tool_run_as_a_decorator(beginner: Beginner) -> None:
+    def search(text: str) -> str:
+        return text
+
+    decorator: Any = rt.tool_run
+    decorator(search)("eggs")
+
+
 # Reading and exporting
 
 
@@ -273,12 +372,22 @@ def export_of_a_path(beginner: Beginner) -> None:
     export.trl("ok.jsonl")  # type: ignore[arg-type]
 
 
+@mistake(r"makes rows and writes no file\. Write `export\.write\('sft\.jsonl', export\.trl\(trajectories\)\)`")
+def export_to_a_path(beginner: Beginner) -> None:
+    export.trl(rt.read("ok.jsonl"), "sft.jsonl")  # type: ignore[arg-type, call-arg]
+
+
 @mistake(r"there is no file none\.jsonl: give the path of the file with the trajectory")
 def annotate_without_the_file(beginner: Beginner) -> None:
     rt.annotate("none.jsonl", "t1", reward=1.0)
 
 
 # Collecting
+
+
+@mistake(r"takes only agent and tasks by position\. Give the rest by name, such as output='c\.jsonl'")
+def output_by_position(beginner: Beginner) -> None:
+    rt.collect(lambda task: 1.0, ["a"], "c.jsonl")  # type: ignore[call-arg]
 
 
 @mistake("takes no positional argument\\. It is called with a task: write `def agent")
@@ -306,6 +415,9 @@ command("give the expression before the files", "filter", "ok.jsonl", "reward > 
 command("there is no format 'trll'\\. Formats: ", "convert", "ok.jsonl", "--to", "trll", "-o", "x.jsonl")
 command("-o OUT is missing", "convert", "ok.jsonl", "--to", "trl")
 command("Name the engine when you record", "convert", "plain.jsonl", "--to", "trl", "-o", "none.jsonl", "--overwrite")
+command(
+    "Anthropic's and Google's APIs send none", "convert", "plain.jsonl", "--to", "trl", "-o", "n.jsonl", "--overwrite"
+)
 command("Runs of one task are a group", "convert", "plain.jsonl", "--to", "trl_dpo", "-o", "d.jsonl", "--overwrite")
 command("Give a new name, or --overwrite", "convert", "ok.jsonl", "--to", "trl", "-o", "plain.jsonl")
 command("one of the files to merge: give a new name", "merge", "ok.jsonl", "plain.jsonl", "-o", "ok.jsonl")
@@ -338,5 +450,5 @@ def test_a_line_says_what_to_do(
     assert re.search(line, said), said
 
 
-def test_there_are_forty() -> None:
-    assert len(MISTAKES) >= 40
+def test_there_are_sixty() -> None:
+    assert len(MISTAKES) >= 60

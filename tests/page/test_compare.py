@@ -74,4 +74,6 @@ def test_it_can_be_used_by_everybody(pages: Pages, scheme: str, size: tuple[int,
     # It fills the window, and scrolls inside.
     assert page.locator(".scroll").bounding_box()["height"] > 400
     assert_accessible(page)
+    names = page.eval_on_selector_all("section[aria-label]", "all => all.map((one) => one.getAttribute('aria-label'))")
+    assert len(names) == len(set(names)) > 3
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]

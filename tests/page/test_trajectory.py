@@ -325,6 +325,8 @@ def test_it_can_be_used_by_everybody(pages: Pages, size: tuple[int, int], name: 
         page, _ = opened(pages, group(), f"#/t/0-0?pane={pane}", size=size)
         page.wait_for_selector(".left .tree-line", state="attached")
         assert_accessible_in_both_themes(page, f"trajectory-{pane}-{name}")
+        # For readers of screens: that of the conversation is behind the pane.
+        assert pane == "details" or page.locator(".pane h1").text_content() == f"solver: {pane}"
 
 
 def test_a_request_that_begins_a_conversation_or_repeats_another_leads_to_what_it_repeats(pages: Pages) -> None:

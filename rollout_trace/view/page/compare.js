@@ -103,7 +103,7 @@ RT.compare = (() => {
       const sides = views.map((view, side) => this.side(view, side, i, found));
       if (!ready) this.fetch(i);
       const label = !ready ? "…" : found ? `step ${i}: ${this.says(found)}` : `step ${i}: the same`;
-      return el("section", { class: `pair${found ? " other" : ready ? " same" : ""}${i === this.step ? " selected" : ""}`, "aria-label": `step ${i}`, data: { pair: i } },
+      return el("section", { class: `pair${found ? " other" : ready ? " same" : ""}${i === this.step ? " selected" : ""}`, "aria-label": label, data: { pair: i } },
         el("div", { class: "pair-label soft" }, label), el("div", { class: "pair-sides" }, sides));
     }
 
@@ -117,7 +117,9 @@ RT.compare = (() => {
 
     side(view, side, i, found) {
       if (view === null) return RT.conversation.waiting(this.outlines[side].steps[i], this.outlines[side], this.problem);
-      return RT.conversation.step(view, this.contexts[side], { marked: found ? found.token : null });
+      const step = RT.conversation.step(view, this.contexts[side], { marked: found ? found.token : null });
+      step.setAttribute("aria-label", `step ${i} of the ${side ? "right" : "left"} one`);
+      return step;
     }
 
     says(found) {

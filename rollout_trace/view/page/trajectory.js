@@ -31,7 +31,9 @@
       this.list = el("div", { class: "steps" });
       this.heading = el("header", { class: "heading" });
       this.scroll.append(this.heading, this.list);
-      this.pane = el("div", { class: "pane", tabindex: "0", role: "region", "aria-label": "pane", hidden: true });
+      this.paneTitle = el("h1", { class: "unseen" });
+      this.paneBody = el("div");
+      this.pane = el("div", { class: "pane", tabindex: "0", role: "region", "aria-label": "pane", hidden: true }, this.paneTitle, this.paneBody);
       this.left = el("aside", { class: "left", tabindex: "0", "aria-label": "other trajectories" });
       this.right = el("aside", { class: "right", tabindex: "0", "aria-label": "details" });
       this.painter = new RT.tokens.Painter({
@@ -186,15 +188,16 @@
       const shown = `${pane} ${pane === "rows" ? "" : step}`;
       if (this.pane.hidden || (this.paneShown === shown && this.paneOutline === this.outline)) return;
       [this.paneShown, this.paneOutline] = [shown, this.outline];
-      this.pane.setAttribute("aria-label", pane);
-      if (pane === "rows") fill(this.pane, RT.rows.pane(this.outline, this.context));
+      this.pane.setAttribute("aria-label", `${pane} of the trajectory`);
+      this.paneTitle.textContent = `${this.outline.summary.name || "agent"}: ${pane}`;
+      if (pane === "rows") fill(this.paneBody, RT.rows.pane(this.outline, this.context));
       if (pane === "time") {
-        const draw = () => fill(this.pane, RT.timeline.pane(this.context, step, this.loaded));
+        const draw = () => fill(this.paneBody, RT.timeline.pane(this.context, step, this.loaded));
         draw();
         // Attempts are known of steps that are loaded.
         await this.pages.load(step).then(() => this.paneShown === shown && draw(), () => null);
       }
-      if (pane === "raw") RT.details.raw(this.key, step, this.pane);
+      if (pane === "raw") RT.details.raw(this.key, step, this.paneBody);
     }
 
     async showStep(jump) {
