@@ -214,7 +214,7 @@ def kills(session: nox.Session) -> None:
 
 @task("test-engines", "dev")
 def test_engines(session: nox.Session) -> None:
-    """Against live engines, those that are installed: docs/engines.md."""
+    """Against live engines, those that are installed: tests/live_engines/README.md."""
     pytest(session, "dev", "tests/live_engines", ROLLOUT_TRACE_ENGINES="1")
 
 

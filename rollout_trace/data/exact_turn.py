@@ -28,7 +28,7 @@ Reason: TypeAlias = Literal[
     "thinking",
     "tokenizer",
 ]
-"""Why a call went out as text: docs/exact-turns.md."""
+"""Why a call went out as text: docs/tokens.md."""
 
 
 @document_fields

@@ -83,7 +83,9 @@ def batches(
         group.clear()
     if not first:
         if fields is None:
-            raise ValueError("there are no rows to see types in: give a schema, such as {'input_ids': 'list<int32>'}.")
+            raise ValueError(
+                "there are no rows to take types from: give a schema, such as {'input_ids': 'list<int32>'}."
+            )
         yield _batch([], 0, fields, gaps)
 
 
@@ -189,7 +191,9 @@ def require_finite(value: Any, number: int, path: str = "$") -> None:
     """
 
     def refuse(where: str, value: Any) -> None:
-        raise ValueError(f"row {number}, {where}: {value!r} is no finite number, which JSON cannot hold: make it None.")
+        raise ValueError(
+            f"row {number}, {where}: {value!r} is not a finite number, and JSON has no form for it. Use None."
+        )
 
     finite(value, refuse, path)
 

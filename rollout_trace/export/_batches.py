@@ -111,7 +111,7 @@ def _check(shape: _Shape) -> None:
     if side not in ("right", "left"):
         raise ValueError(f"side={side!r}: expected 'right' or 'left'.")
     if layout == "packed" and side == "left":
-        raise ValueError("side='left': packed rows are padded on the right alone.")
+        raise ValueError("side='left' is for layout='padded': packed rows are padded on the right.")
     if layout == "packed" and length is None:
         raise ValueError("layout='packed' needs length=, the number of tokens in a row.")
     for name, value in (("batch_size", batch_size), ("length", length), ("multiple_of", multiple_of)):
@@ -119,8 +119,8 @@ def _check(shape: _Shape) -> None:
             raise ValueError(f"{name}={value!r}: expected a whole number of at least 1.")
     if not isinstance(pad_id, SupportsIndex) or isinstance(pad_id, bool):
         raise TypeError(
-            f"pad_id={pad_id!r}: expected a token id. A tokenizer without one for padding can be given that of the "
-            "end of a text: masks and labels leave padding out."
+            f"pad_id={pad_id!r}: expected a token id. If the tokenizer has none for padding, give its end-of-text id: "
+            "masks and labels leave padding out."
         )
 
 
@@ -154,8 +154,8 @@ def _batches(rows: Iterator[_Row], shape: _Shape) -> Iterator[dict[str, Any]]:
         size = len(row.sequence.token_ids)
         if shape.length is not None and size > shape.length:
             raise ValueError(
-                f"trajectory {row.facts['trajectory_id']!r} has a sequence of {size} tokens, and a row has "
-                f"length={shape.length}: give max_length={shape.length}, which cuts it and counts what is cut."
+                f"trajectory {row.facts['trajectory_id']!r} has a sequence of {size} tokens, more than "
+                f"length={shape.length}. Give max_length={shape.length}: it cuts the sequence and counts what is cut."
             )
         fits = next((at for at, left in enumerate(room) if left >= size), None) if shape.layout == "packed" else None
         if fits is None:

@@ -50,7 +50,7 @@ def trl_prompts(
     but ``prompt`` to the reward functions. Runs with the same ``group_id``, else the same task id, are of one task;
     without both, each run is one.
 
-    A ``rollout_func`` that gives the recorded runs back trains on them as if they were sampled now: docs/export.md.
+    A ``rollout_func`` that gives the recorded runs back trains on them as if they were sampled now: docs/train-trl.md.
 
     Args:
         trajectories: one, or any iterable; all are read first.

@@ -215,8 +215,8 @@ def _only_row(trajectory: Trajectory, rows: Sequences, several: str, report: Exp
         facts = rows.report
         raise ExportError(
             f"trajectory {trajectory.id!r} has {len(rows)} sequences ({len(facts.drift)} by drift, {facts.forks} by "
-            f"forks; {facts.roots} conversations), and {consumer} takes one row for each rollout. Mend the drift "
-            "(rt.drift() shows it), leave steps out (include=), or take one of the sequences (several='longest')."
+            f"forks; {facts.roots} conversations), but {consumer} takes one row for each rollout. Mend the drift "
+            "(rt.drift() shows it), leave steps out (include=), or take the longest sequence (several='longest')."
         )
     longest = max(rows, key=lambda row: int(row.loss_mask.sum()))
     report.drop(

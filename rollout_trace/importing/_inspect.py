@@ -192,7 +192,7 @@ def _from_zip(source: Input, file: BinaryIO, job: Job) -> Iterator[tuple[Log, Fi
     try:
         archive = zipfile.ZipFile(file)
     except _BAD_ZIP as error:
-        job.problems.add(FormatError(f"{place}: expected a whole .eval file (a zip), got a damaged one: {error}."))
+        job.problems.add(FormatError(f"{place}: this .eval file (a zip) is damaged: {error}."))
         return
     with archive:
         names = {info.filename: info for info in archive.infolist()}
@@ -215,7 +215,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO, sou
     except ImportError:
         raise
     except _BAD_ZIP as error:
-        job.problems.add(FormatError(f"{place}: expected a member of the zip that can be read, got: {error}."))
+        job.problems.add(FormatError(f"{place}: this member of the zip cannot be read: {error}."))
         return None
 
 
@@ -242,5 +242,5 @@ def _bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO, path
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
     if len(content) > LONGEST_LINE or (info.file_size and len(content) != info.file_size):
-        raise ValueError(f"it has other than the {info.file_size} bytes that the zip says")
+        raise ValueError(f"its size is not the {info.file_size} bytes that the zip names")
     return content

@@ -174,7 +174,7 @@ class Imported(Iterator["Trajectory"]):
         left = {what: count for what, count in left.items() if count}
         name = f"importing.{self._job.source}"
         if left:
-            guard.warn(f"{name} left out: {format_counts(left)}. `.report` of what it returns has the counts.")
+            guard.warn(f"{name} left out: {format_counts(left)}. The counts are in `.report` of the result.")
         if self.skipped:
             values = "1 value or line" if len(self.skipped) == 1 else f"{len(self.skipped)} values or lines"
             guard.warn(f"{name}: {values} could not be read and were left out; the first: {self.skipped[0]}")

@@ -103,7 +103,7 @@ def inputs_of(given: Given, suffixes: tuple[str, ...]) -> list[Input]:
         return [Input(path) for path in _expand(to_local(given), suffixes)]
     if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
         raise TypeError(
-            f"expected the path of a file, a folder, a pattern, a list of these, or an open file, got {brief(given)}."
+            f"expected the path of a file or folder, a pattern, a list of these, or an open file; got {brief(given)}."
         )
     found = [one for item in given for one in inputs_of(item, suffixes)]  # type: ignore[arg-type]
     if not found:
@@ -137,7 +137,7 @@ def _expand(path: str, suffixes: tuple[str, ...]) -> list[str]:
     else:
         raise FileNotFoundError(f"there is no file {path}.")
     if not found:
-        raise FileNotFoundError(f"there is nothing to import in {path}: expected names that end with {suffixes}.")
+        raise FileNotFoundError(f"nothing to import in {path}: no file has a name that ends with {suffixes}.")
     return found
 
 

@@ -97,7 +97,7 @@ class Holds:
         """Wait until `count` responses are held. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._held >= count, timeout):
-                raise TimeoutError(f"{self._held} responses are held after {timeout} s, not {count}")
+                raise TimeoutError(f"after {timeout} s {self._held} responses are held; expected {count}")
 
     def close(self) -> None:
         """End every hold by cutting its connection."""

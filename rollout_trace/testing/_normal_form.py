@@ -37,16 +37,16 @@ class MatchOptions:
 
     def __post_init__(self) -> None:
         if isinstance(self.ignore, str):  # A text is a sequence of texts too: its letters.
-            raise TypeError(f"ignore={self.ignore!r} is one text: it should be a list of them, [{self.ignore!r}].")
+            raise TypeError(f"ignore={self.ignore!r}: expected a list of field names, [{self.ignore!r}].")
         for path in self.ignore:
             if not isinstance(path, str) or not all(path.split(".")):
                 raise ValueError(
-                    f"ignore= holds {path!r}: each should be a field's name, or a path such as 'messages.*.name'."
+                    f"ignore= holds {path!r}: expected a field's name, or a path such as 'messages.*.name'."
                 )
         if self.normalize is not None and not callable(self.normalize):
-            raise TypeError(f"normalize={self.normalize!r} should be a function that takes the body of a request.")
+            raise TypeError(f"normalize={self.normalize!r}: expected a function of a request's body.")
         if self.order not in ("recorded", "free"):
-            raise ValueError(f"order={self.order!r} should be 'recorded' or 'free'.")
+            raise ValueError(f"order={self.order!r}: expected 'recorded' or 'free'.")
 
 
 @dataclass(frozen=True)
@@ -189,15 +189,15 @@ def _normalized(normalize: Any, request: Request, body: Any) -> Any:
         found = copy.deepcopy(normalize(body))
     except Exception as error:
         raise ValueError(
-            f"normalize={name} failed on {place}: {guard.describe(error)}{_line_of(error)}. It gets the body of every "
-            "request that has one, recorded and new: parsed, or as bytes where it is not JSON."
+            f"normalize={name} failed on {place}: {guard.describe(error)}{_line_of(error)}. It gets each "
+            "request's body, recorded and new: parsed JSON, or bytes if it is not JSON."
         ) from error
     try:
         digest_of(found)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"normalize={name} returned what is no JSON value for {place}: {guard.describe(error)}. "
-            "It should return the body, changed."
+            f"normalize={name} returned a value that is not JSON for {place}: {guard.describe(error)}. "
+            "Return the changed body."
         ) from error
     return found
 

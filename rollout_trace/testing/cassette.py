@@ -49,10 +49,10 @@ def load(path: Path, test: str) -> list[Trajectory]:
     named = [one for one in found if _test_of(one) is not None]
     chosen = [one for one in named if _test_of(one) == test] or [one for one in found if _test_of(one) is None]
     if not chosen:
-        others = ", ".join(sorted({str(_test_of(one)) for one in named})) or "no test: it is empty"
-        raise CassetteError(f"the cassette {path} holds nothing of {test}; it is of {others:.300}")
+        others = ", ".join(sorted({str(_test_of(one)) for one in named})) or "no test"
+        raise CassetteError(f"the cassette {path} has no recording of {test}. It has those of {others:.300}")
     if not any(one.exchanges for one in chosen) and any(one.steps for one in chosen):
-        raise CassetteError(f"the cassette {path} holds steps and no HTTP exchanges, which are what is replayed")
+        raise CassetteError(f"the cassette {path} has steps but no HTTP exchanges, so it cannot be replayed")
     return chosen
 
 
@@ -148,7 +148,9 @@ def _is_of(line: bytes, test: str, number: int) -> bool:
         record = orjson.loads(line)
         return bool((record.get("metadata") or {}).get(TEST) == test)
     except (orjson.JSONDecodeError, AttributeError):
-        raise ValueError(f"line {number} is no trajectory: delete the file, or the line, to record it anew") from None
+        raise ValueError(
+            f"line {number} is not a trajectory: delete the file, or the line, to record it anew"
+        ) from None
 
 
 @contextmanager

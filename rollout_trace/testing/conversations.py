@@ -91,7 +91,7 @@ class ByContent:
                 return rule.answer
         if self._otherwise is None:
             last = text_of(messages[-1]) if messages else ""
-            raise LookupError(f"no rule is for a request whose last message is {last!r}: add one, or `otherwise`")
+            raise LookupError(f"no rule matches a request whose last message is {last!r}: add a rule, or `otherwise`")
         return self._otherwise
 
 
@@ -231,7 +231,9 @@ class Conversations:
             if text in task:
                 return _script_of(answers)
         known = ", ".join(map(repr, self._factory))
-        raise LookupError(f"the script has no conversation that begins with {task!r}, only {known}: add it, or ''")
+        raise LookupError(
+            f"the script has no conversation that begins with {task!r}, only {known}: add it, or '' for all others"
+        )
 
 
 def _start(messages: Sequence[Message]) -> str:

@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests marked replay: replay their cassettes (default), record them anew, record those that are missing "
         "(auto; in CI they fail), or call the real models (off)",
     )
-    group.addoption("--rollout-dir", default=None, help="folder for the rollouts of tests, a file each")
+    group.addoption("--rollout-dir", default=None, help="folder to write the rollouts of tests to, one file each")
     group.addoption(
         "--rollout-keep",
         choices=("failed", "all"),

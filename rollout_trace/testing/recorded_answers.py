@@ -68,8 +68,8 @@ def answers_of(trajectory: Trajectory, count: int | None) -> list[RecordedAnswer
         count = len(calls)
     elif not 0 < count <= len(calls):
         raise ValueError(
-            f"step is {count}, and trajectory {brief(trajectory.id)} has {len(calls)} model calls: give how many of "
-            f"them are answered from the recording, from 1 to {len(calls)}."
+            f"step={count}: trajectory {brief(trajectory.id)} has {len(calls)} model calls. Give how many of them the "
+            f"recording answers, from 1 to {len(calls)}."
         )
     kept = {one.call_id: one for one in trajectory.exchanges if one.protocol is not None and one.status is not None}
     found = []
@@ -77,7 +77,7 @@ def answers_of(trajectory: Trajectory, count: int | None) -> list[RecordedAnswer
         exchange = kept.get(call_id) or _kept_bytes(steps[0])
         problem = _problem(steps[0], exchange) if at < count else None
         if problem is not None:
-            raise ValueError(f"step {brief(steps[0].id)}, which is before the one to go on from, {problem}.")
+            raise ValueError(f"the recording cannot answer step {brief(steps[0].id)}: it {problem}.")
         found.append(RecordedAnswer(steps[0].protocol or "", steps, exchange))
     return found
 

@@ -109,7 +109,7 @@ def _of_cassette(path: Path) -> list[Exchange]:
         raise ValueError(
             f"{path}: the trajectories of this file have no exchanges, so there is nothing to answer with "
             "(rollout_trace.read() reads them). Record a file that has them with pytest --replay=record; see "
-            "docs/testing.md."
+            "docs/test-agents.md."
         )
     taken: set[str] = set()
     return [

@@ -95,9 +95,7 @@ class RecordedRollout:
         __tracebackhide__ = True
         found = self._base_url()
         if found is None:
-            raise AssertionError(
-                "no server stands for the model servers of this test: it has neither the mark replay nor scripted_llm."
-            )
+            raise AssertionError("this test has no model server: give it the mark replay, or the fixture scripted_llm.")
         return found
 
     @property
@@ -113,7 +111,7 @@ class RecordedRollout:
         found = self._folder()
         if found is None:
             raise AssertionError(
-                'this test has no folder: its mark names no program, as replay(cli="claude-code") does.'
+                'this test has no folder: name a program in its mark, as replay(cli="claude-code") does.'
             )
         return found
 

@@ -218,7 +218,7 @@ def checked_faults(faults: Faults | None) -> Faults | None:
         if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(f"`faults` has {number!r}: use numbers, {{2: Fault(...)}}")
         if number < 1:
-            raise ValueError(f"`faults` has {number}: they are counted from 1")
+            raise ValueError(f"`faults` has {number}: requests are counted from 1")
     return faults
 
 

@@ -335,16 +335,16 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=78),
     )
     add = parser.add_argument
-    add("source", nargs="?", metavar="SOURCE", help="what to serve; default: an echo")
+    add("source", nargs="?", metavar="SOURCE", help="what to serve; default: repeat the last message")
     add("--port", type=_port, default=0, metavar="N", help="port to listen on; default: any free one")
-    add("--model", default="scripted", metavar="NAME", help="name in the list of models")
-    add("--tokenizer", metavar="PATH", help="folder with tokenizer.json, for ids of a real one")
-    add("--latency", type=float, default=0.0, metavar="SECONDS", help="before the first token")
-    add("--tokens-per-second", type=float, metavar="N", help="of each answer")
+    add("--model", default="scripted", metavar="NAME", help="name of the model")
+    add("--tokenizer", metavar="PATH", help="folder with tokenizer.json: its ids are used")
+    add("--latency", type=float, default=0.0, metavar="SECONDS", help="wait before the first token")
+    add("--tokens-per-second", type=float, metavar="N", help="speed of each answer")
     add("--max-parallel", type=int, metavar="N", help="answers at the same time; others wait")
     add("--rate-limit", type=int, metavar="N", help="requests a second; others get status 429")
     add("--print-env", action="store_true", help="print the variables for --port, and end")
-    add("--stdin", action="store_true", help="end when stdin is closed, too")
+    add("--stdin", action="store_true", help="also end when stdin is closed")
     return parser
 
 

@@ -105,6 +105,10 @@ def export_(stage: Stage) -> Iterator[None]:
     assert sum(len(batch["trajectory_id"]) for batch in stage.names["packed"]) == 6
     assert stage.names["tensors"]["input_ids"].shape[0] == 6
     assert [request.path for request in stage.server.requests if "traces" in request.path] == ["/v1/traces"]
+
+
+def nemo_gym(stage: Stage) -> Iterator[None]:
+    yield
     assert all("response" in json.loads(line) for line in Path("nemo_gym.jsonl").read_text().splitlines())
 
 
@@ -317,17 +321,19 @@ STAGES: dict[str, Setting] = {
     "docs/look.md#In a terminal: `show` and `diff`": commands.look,
     "docs/look.md#Lists, sums and checks": commands.lists,
     "docs/look.md#The page's server": commands.page_server,
-    "docs/mismatch.md": mismatch,
     "docs/security.md#Secrets": alone,
     "docs/steps.md": steps,
     "docs/steps.md#Beyond ids and logprobs": extras,
     "docs/steps.md#Tokens and costs": alone,
     "docs/test-agents.md": test_agents,
-    "docs/testing.md": testing,
+    "docs/test-agents.md#Model servers for tests": testing,
     "docs/threads.md": threads,
     "docs/tokens.md#Training sequences": sequences,
+    "docs/train-others.md": nemo_gym,
     "docs/training.md": training,
+    "docs/training.md#Mismatch: the trainer's logprobs beside the engine's": mismatch,
     "docs/unmodified.md": unmodified,
+    "docs/unmodified.md#Any program, in any language": alone,
     "docs/unmodified.md#The whole process: `rt.instrument`": alone,
     "docs/unmodified.md#A program: `rollout-trace run`": commands.run,
 }

@@ -1,4 +1,4 @@
-"""docs/promises.md has every package that pyproject.toml names, with its extra, and no other."""
+"""docs/security.md has every package that pyproject.toml names, with its extra, and no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ALL = Requirement(PROJECT["optional-dependencies"]["all"][0]).extras
 

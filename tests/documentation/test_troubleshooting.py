@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every line that the library logs, and no other; each public error; where codes are."""
+"""docs/checks.md has every line that the library logs, and no other; each public error; where codes are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollout_trace.train.check_codes import CODES, ISSUE_CODES
 
 from .log_lines import SOURCES, Line, lines, texts
 
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
 _TABLES = PAGE.partition("## Log lines")[2].partition("## Errors")[0]
 SHOWN = re.findall(r"^\| `([^`]+)` \|", _TABLES, re.MULTILINE)
 MADE_ELSEWHERE = {

@@ -65,9 +65,9 @@ def test_nan_is_null_where_the_schema_has_a_question_mark() -> None:
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_infinity_is_refused_there_too(value: float) -> None:
-    with pytest.raises(ValueError, match=r"row 0, \$\.scores\[1\]: -?inf is no finite number"):
+    with pytest.raises(ValueError, match=r"row 0, \$\.scores\[1\]: -?inf is not a finite number"):
         export.arrow([{"scores": np.array([np.nan, value])}], SCORES)
-    with pytest.raises(ValueError, match=r"row 0, \$\.scores\[0\]: nan is no finite number"):
+    with pytest.raises(ValueError, match=r"row 0, \$\.scores\[0\]: nan is not a finite number"):
         export.arrow([{"scores": np.array([np.nan, -0.5])}], {"scores": "list<float32>"})
 
 

@@ -109,9 +109,7 @@ def test_rows_are_packed_by_first_fit() -> None:
 
 
 def test_a_long_sequence_is_cut_and_counted_or_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"'trace' has a sequence of 5 tokens, and a row has length=4: give max_length=4"
-    ):
+    with pytest.raises(ValueError, match=r"'trace' has a sequence of 5 tokens, more than length=4\. Give max_length=4"):
         list(export.batches(trajectory_of(LONG), batch_size=1, length=4))
     report = ExportReport()
     (batch,) = export.batches(trajectory_of(LONG), batch_size=1, length=4, max_length=4, report=report)

@@ -90,7 +90,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: Any, pla
     """With the row and the place in it; what the file held before stays."""
     path = tmp_path / "rows.jsonl"
     write_jsonl(path, ROWS)
-    with pytest.raises(ValueError, match=re.escape(f"row 1, {place} is no finite number")):
+    with pytest.raises(ValueError, match=re.escape(f"row 1, {place} is not a finite number")):
         write_jsonl(path, [{"x": [1e308, 1e308]}, {"x": value}])
     assert read(path) == ROWS
     assert os.listdir(tmp_path) == ["rows.jsonl"]

@@ -197,7 +197,7 @@ def test_what_was_left_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> N
     list(load("inspect", report=report))
     assert report.trajectories == 3
     assert caplog.messages == [
-        "importing.inspect left out: scores that are no numbers: 1. `.report` of what it returns has the counts."
+        "importing.inspect left out: scores that are no numbers: 1. The counts are in `.report` of the result."
     ]
 
 

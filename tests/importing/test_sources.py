@@ -215,7 +215,7 @@ def test_inspect_damaged_members(tmp_path: Path) -> None:
     assert len(list(found)) == 2
     assert "log.eval, samples/s2_epoch_1.json" in str(found.skipped[0])
     path.write_bytes(bytes(data[:200]))
-    with pytest.raises(rt.FormatError, match=r"expected a whole \.eval file"):
+    with pytest.raises(rt.FormatError, match=r"this \.eval file \(a zip\) is damaged"):
         list(importing.inspect(path))
 
 

@@ -24,8 +24,6 @@ ROOT = Path(__file__).parent.parent.parent
 INTEGRATIONS = sorted(path.name for path in (ROOT / "integrations").iterdir() if (path / "pyproject.toml").is_file())
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("integrations/*/README.md")])
 SOURCES = sorted([*ROOT.glob("rollout_trace/**/*.py"), *ROOT.glob("examples/*.py")])
-# An inference engine of 3.4 GB, and an engine's own package index.
-NOT_RUN = {"docs/engines.md": "how to build a vLLM for the engine tests"}
 # Gigabytes of PyTorch: the programs that need them run in the environments of tests/consumers.
 TRAINERS = {"trl"}
 
@@ -40,12 +38,11 @@ _IN_MESSAGE = re.compile(r"pip install (?P<rest>(?:'[^']*'|[\w./\[\]{}=<>-]+)(?:
 def in_pages() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         name = page.relative_to(ROOT).as_posix()
-        if name not in NOT_RUN:
-            for found in _COMMAND.finditer(page.read_text()):
-                # README's first line has it in a comment.
-                command = re.sub(r" in a checkout$", "", found["rest"].partition(" # ")[0].strip())
-                if command not in TRAINERS:
-                    yield name, command
+        for found in _COMMAND.finditer(page.read_text()):
+            # README's first line has it in a comment.
+            command = re.sub(r" in a checkout$", "", found["rest"].partition(" # ")[0].strip())
+            if command not in TRAINERS:
+                yield name, command
 
 
 def in_sources() -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ def python() -> str:
         pytest.skip(str(error))
     found = str(path if path.name.startswith("python") else path.with_name("python"))
     if subprocess.run([found, "-c", "import msgspec, numpy, orjson"], capture_output=True).returncode:
-        pytest.skip("the Python of vLLM has no orjson: install rollout_trace beside vLLM, see docs/engines.md")
+        pytest.skip("the Python of vLLM has no orjson: see README.md beside this file")
     return found
 
 

@@ -13,6 +13,7 @@ PAGE = (
     (Path(__file__).parents[2] / "docs" / "test-agents.md")
     .read_text(encoding="utf-8")
     .partition("\n## Asserts on rollouts\n")[2]
+    .partition("\n## ")[0]
 )
 AGENT = """
     import rollout_trace as rt

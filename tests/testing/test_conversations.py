@@ -230,7 +230,7 @@ def test_the_same_rules_serve_every_protocol(path: str, body: dict[str, Any]) ->
 
 
 def test_a_request_that_no_rule_is_for() -> None:
-    with pytest.raises(LookupError, match="no rule is for a request whose last message is 'b'"):
+    with pytest.raises(LookupError, match="no rule matches a request whose last message is 'b'"):
         with ScriptedServer(by_content(when("a").then("x"))) as server:
             chat(server, "b")
     with pytest.raises(TypeError, match=r"give it rules, as when\('text'\)"):

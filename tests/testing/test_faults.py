@@ -214,7 +214,7 @@ def test_a_client_that_goes_away() -> None:
     ("made", "given", "message"),
     [
         (ScriptedServer, {"faults": {"2": Fault(status=500)}}, "`faults` has '2': use numbers"),
-        (ScriptedServer, {"faults": {0: Fault(status=500)}}, "`faults` has 0: they are counted from 1"),
+        (ScriptedServer, {"faults": {0: Fault(status=500)}}, "`faults` has 0: requests are counted from 1"),
         (ScriptedServer, {"faults": [Fault(status=500)]}, "use a dict by number"),
         (by_conversation, {"factory": {}, "faults": {"2": Fault(status=500)}}, "`faults` has '2': use numbers"),
         (ScriptedServer, {"rate_limit": 5}, "rate_limit=5: use RateLimit"),

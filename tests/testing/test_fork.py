@@ -524,9 +524,9 @@ def test_what_a_killed_process_leaves_is_not_trained_on_twice(tmp_path: Path) ->
 
 def test_what_cannot_be_forked(server: ScriptedServer, tmp_path: Path) -> None:
     origin, _ = record(tmp_path / "rollouts.jsonl", openai_chat(server))
-    with pytest.raises(ValueError, match=r"step is 21, and trajectory '.*' has 20 model calls"):
+    with pytest.raises(ValueError, match=r"step=21: trajectory '.*' has 20 model calls"):
         rt.fork(origin, 21)
-    with pytest.raises(ValueError, match="step is 0"):
+    with pytest.raises(ValueError, match="step=0: trajectory"):
         rt.fork(origin, 0)
     with pytest.raises(TypeError, match="give a whole number"):
         rt.fork(origin, "12")  # type: ignore[arg-type]

@@ -188,7 +188,7 @@ def test_an_error_in_the_function_names_it_and_the_place() -> None:
 
 def test_a_function_that_returns_no_json_is_refused() -> None:
     matcher = Matcher([[exchange("openai.chat", TURNS)]], MatchOptions(normalize=lambda body: {1, 2}))
-    with pytest.raises(ValueError, match="no JSON value"):
+    with pytest.raises(ValueError, match="a value that is not JSON"):
         matcher.take(request("openai.chat", TURNS[:1]))
 
 

@@ -261,7 +261,7 @@ def test_a_line_that_is_no_exchange_is_named_by_its_place(line: str, said: str, 
 
 
 def test_recordings_are_made_from_steps_that_kept_their_bytes(tmp_path: Path) -> None:
-    """As docs/testing.md shows it."""
+    """As docs/test-agents.md shows it."""
     path = tmp_path / "recordings.jsonl.xz"
 
     def ask(base_url: str, *, record: bool) -> tuple[str | None, rt.Trajectory]:

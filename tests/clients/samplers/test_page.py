@@ -1,4 +1,4 @@
-"""The page docs/samplers.md: its block for vLLM, with a stand-in, and its tables."""
+"""What docs/engines.md has of samplers: its block for vLLM, with a stand-in, and its tables."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_the_block_for_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     module.SamplingParams = SamplingParams  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", module)
     monkeypatch.chdir(tmp_path)
-    run_blocks("docs/samplers.md", "vLLM")
+    run_blocks("docs/engines.md", "vLLM")
     (run,) = rt.read(tmp_path / "rollouts.jsonl")
     assert [step.protocol for step in run.steps] == ["vllm.llm"]
     assert run.reward is not None
 
 
 def test_the_tables_name_what_there_is() -> None:
-    text = (ROOT / "docs" / "samplers.md").read_text()
+    text = (ROOT / "docs" / "engines.md").read_text()
     rows = set(re.findall(r"^\| `rt\.(\w+)` \|", text, re.M))
     assert rows == {"wrap_vllm", "wrap_tinker", "wrap_transformers"}
     named = set(re.findall(r"`((?:vllm|tinker|transformers)\.(?:llm|sample|generate))` \|$", text, re.M))

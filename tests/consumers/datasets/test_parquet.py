@@ -57,9 +57,9 @@ def test_rows_are_written_in_groups(tmp_path: Path) -> None:
         ({"name": 7}, "row 2, column 'name': expected string; "),
         ({"name": "cut \ud83d"}, "row 2, column 'name': expected string; "),
         ({"reward": "high"}, "row 2, column 'reward': expected double; "),
-        ({"reward": math.nan}, "row 2, $.reward: nan is no finite number"),
-        ({"logprobs": np.array([-math.inf], np.float32)}, "row 2, $.logprobs[0]: -inf is no finite number"),
-        ({"task": {"a": [math.nan]}}, "row 2, $.task.a[0]: nan is no finite number"),
+        ({"reward": math.nan}, "row 2, $.reward: nan is not a finite number"),
+        ({"logprobs": np.array([-math.inf], np.float32)}, "row 2, $.logprobs[0]: -inf is not a finite number"),
+        ({"task": {"a": [math.nan]}}, "row 2, $.task.a[0]: nan is not a finite number"),
         ({"id": [1]}, "row 2: the schema has no column 'id'; it has ids, logprobs, reward, task, name."),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_schema_of_arrow_or_none(tmp_path: Path) -> None:
     mixed = [{"n": 1}] * 1000 + [{"n": "text"}]
     with pytest.raises(ValueError, match="row 1000, column 'n': expected int64"):
         write_parquet(path, mixed)
-    with pytest.raises(ValueError, match="there are no rows to see types in: give a schema"):
+    with pytest.raises(ValueError, match="there are no rows to take types from: give a schema"):
         write_parquet(path, [])
     assert write_parquet(path, [], {"n": "int64"}) == 0
     assert read_table(path).to_pylist() == []

@@ -123,5 +123,5 @@ def test_the_export_is_a_training_trace(make: Callable[[], list[rt.Trajectory]])
 
 def test_the_block_of_the_page() -> None:
     names = {"export": export, "TrainingTrace": TrainingTrace, "trajectories": recorded.tool_agent()}
-    found = run_blocks("docs/export.md", "OpenEnv", **names)
+    found = run_blocks("docs/train-others.md", "Rows for OpenEnv", **names)
     assert (len(found["trace"].turns), found["reward"]) == (3, 1.0)

@@ -267,7 +267,7 @@ def test_other_objects() -> None:
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with serving(counting) as service:
-        run_blocks("docs/samplers.md", "Tinker", BASE_URL=service.url, API_KEY="tml-0")
+        run_blocks("docs/engines.md", "Tinker", BASE_URL=service.url, API_KEY="tml-0")
     (run,) = rt.read(tmp_path / "rollouts.jsonl")
     assert [ids(step) for step in run.steps] == [([101, 7592, 102], [103, 104])]
     assert (run.steps[0].policy_version, run.reward) == ("tinker://run/sampler_weights/7", 1.0)

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tinker as sdk
 from hypothesis import given, settings
-from page_blocks import run_blocks
 from tinker import Datum, ModelInput
 from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.data_processing import compute_advantages, trajectory_to_data
 from tinker_cookbook.rl.types import Trajectory, TrajectoryGroup, Transition
 
 import rollout_trace as rt
-from rollout_trace import export
 from rollout_trace.export import tinker
 from rollout_trace.train.groups import groups
 from tests.amount import examples
@@ -98,9 +95,3 @@ def test_supervised_rows_weigh_the_sampled_tokens() -> None:
         found = datum(row)
         assert found.loss_fn_inputs["weights"].to_numpy().tolist() == sequence.loss_mask[1:].tolist()
         assert found.loss_fn_inputs["target_tokens"].to_numpy().tolist() == sequence.token_ids[1:].tolist()
-
-
-def test_the_block_of_the_page() -> None:
-    runs = recorded.tool_agent()
-    found = run_blocks("docs/export.md", "Tinker", tinker=sdk, export=export, trajectories=runs)
-    assert [one.model_input.length for one in found["data"]] == [len(run.sequences()[0].token_ids) - 1 for run in runs]

@@ -1,78 +1,36 @@
-"""Blocks of docs/export.md and docs/training.md that need PyTorch, TRL or verl; test_trl.py replays its own."""
+"""Blocks of docs/training.md and of the trainers' pages that need PyTorch alone; test_pages.py runs whole programs."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from page_blocks import blocks_below, blocks_of, run_block, run_blocks
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
+from page_blocks import blocks_of, run_block, run_blocks
 
 import rollout_trace as rt
 from rollout_trace import export
 from tests.consumers import recorded
-from tests.consumers.torch import test_verl as of_verl
-from tests.consumers.torch import tiny
-from tests.consumers.torch.test_trl import settings_of
 
-EXPORT = "docs/export.md"
 pytestmark = [
     pytest.mark.filterwarnings("default"),
     pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning"),
 ]
 
 
-def test_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainers are made with the page's arguments; that they train is in test_trl.py."""
-    monkeypatch.chdir(tmp_path)
-    runs = recorded.tool_agent()
-    with rt.JSONLWriter("rollouts.jsonl") as out:
-        for one in runs:
-            out.write(one)
-    tokenizer = tiny.tokenizer()
-
-    def made(trainer: Any) -> Any:
-        return lambda *given, **more: trainer(*given, **{"processing_class": tokenizer, **more})
-
-    def sft(folder: str, **fields: Any) -> Any:
-        from trl import SFTConfig
-
-        return SFTConfig(**settings_of(tmp_path, 3, **fields))
-
-    names: dict[str, Any] = {
-        "SFTTrainer": made(SFTTrainer), "SFTConfig": sft, "GRPOTrainer": made(GRPOTrainer), "tokenizer": tokenizer,
-        "itertools": itertools, "model": tiny.model(), "trajectories": runs, "run_my_agent": lambda prompt: runs[0],
-        "prompts": export.dataset(export.trl_prompts(runs)),
-        "config": GRPOConfig(**settings_of(tmp_path, 6, num_generations=3)),
-        "DPOTrainer": lambda *given, **more: DPOTrainer(*given, ref_model=tiny.model(), **more),
-    }  # fmt: skip
-    for block in blocks_below(EXPORT, "TRL: "):
-        if "DPOTrainer" in block.text:
-            names["config"] = DPOConfig(**settings_of(tmp_path, 2))
-        run_block(block, names)
-    assert names["rollout"](["a"], None)["prompt_ids"]
-
-
 def test_verl() -> None:
-    names: dict[str, Any] = {"export": export, "torch": torch, "AgentLoopOutput": vars(of_verl)["AgentLoopOutput"]}
     advantages = np.array([0.5, -0.5], dtype=object)
-    names["batch"] = SimpleNamespace(
-        batch={"response_mask": torch.ones(2, 3)}, non_tensor_batch={"advantage": advantages}
-    )
-    found = run_blocks(EXPORT, "verl: ", trajectory=recorded.tool_agent()[0], **names)
-    assert len(found["outputs"]) == 1
-    assert found["batch"].batch["advantages"].tolist() == [[0.5] * 3, [-0.5] * 3]
+    batch = SimpleNamespace(batch={"response_mask": torch.ones(2, 3)}, non_tensor_batch={"advantage": advantages})
+    run_blocks("docs/train-verl.md", "Rows: `export.verl`", torch=torch, batch=batch)
+    assert batch.batch["advantages"].tolist() == [[0.5] * 3, [-0.5] * 3]
 
 
 def test_nemo_rl() -> None:
     names = {"export": export, "torch": torch, "np": np, "trajectories": recorded.tool_agent()}
-    data = run_blocks(EXPORT, "NeMo-RL", **names)["data"]
+    data = run_blocks("docs/train-others.md", "Rows for NeMo-RL", **names)["data"]
     assert isinstance(data[0]["message_log"][0]["token_ids"], torch.Tensor)
 
 

@@ -435,7 +435,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "model"
     tiny.model().save_pretrained(model)
     inputs = {"input_ids": PROMPTS, "attention_mask": MASK}
-    run_blocks("docs/samplers.md", "transformers", MODEL=model, inputs=inputs)
+    run_blocks("docs/engines.md", "transformers", MODEL=model, inputs=inputs)
     (run,) = rt.read(tmp_path / "rollouts.jsonl")
     assert [ids(step)[0] for step in run.steps] == [[5, 6], [7, 8, 9, 10], [1, 2, 3]]
     assert all(step.logprobs is not None for step in run.steps)

@@ -158,7 +158,7 @@ def test_the_batch_of_the_trainer_is_what_was_recorded(learned: Run, grpo: Any) 
 
 
 def test_the_page_shows_lines_as_they_are_printed(learned: Run) -> None:
-    example.assert_shown("docs/training.md", "importance ratios", learned.printed)
+    example.assert_shown("docs/train-trl.md", "importance ratios", learned.printed)
 
 
 def test_the_page_trains(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_the_page_trains(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         made.append(small.make_trainer(rollout_func, policy, tokenizer, 1, 0, tmp_path))
         return made[0]
 
-    (block,) = [one.text for one in blocks_below("docs/training.md", "TRL's GRPOTrainer") if "GRPOConfig(" in one.text]
+    (block,) = [one.text for one in blocks_below("docs/train-trl.md", "A whole loop") if "GRPOConfig(" in one.text]
     made: list[Any] = []
     seeds = itertools.count()
     names: dict[str, Any] = {"rt": rt, "export": export, "OpenAI": OpenAI, "ThreadPoolExecutor": ThreadPoolExecutor}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, KTOConfig, KTOTr
 from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
 import rollout_trace as rt
-from rollout_trace import export
 from rollout_trace.export import dataset, trl, trl_dpo, trl_kto, trl_rollout, write_trl
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
@@ -202,19 +199,20 @@ def test_the_page_replays_recorded_runs(tmp_path: Path) -> None:
             out.write(one)
     seen: list[Any] = []
 
-    def recorded_reward(reward: list[float | None], **others: Any) -> list[float | None]:
-        seen.append((others["trajectory_id"], others["trajectory_ids"], reward))
-        return reward
-
-    (block,) = [one for one in blocks_below("docs/export.md", "TRL") if "def replay" in one.text]
-    config = GRPOConfig(**settings_of(tmp_path, len(trajectories), num_generations=3, beta=0.0))
-    tiny_trainer = partial(GRPOTrainer, processing_class=tiny.tokenizer())
-    code = block.text.replace('"rollouts.jsonl"', repr(str(tmp_path / "rollouts.jsonl")))
-    code = code.replace("GRPOTrainer(", "trainer = GRPOTrainer(")
-    names: dict[str, Any] = {"rt": rt, "export": export, "itertools": itertools, "config": config}
-    names |= {"GRPOTrainer": tiny_trainer, "model": tiny.model(), "recorded_reward": recorded_reward}
-    exec(code, names)
-    names["trainer"].train()
+    (block,) = [one for one in blocks_below("docs/train-trl.md", "GRPO on recorded runs") if "def replay" in one.text]
+    code = block.text
+    for shown, here in (
+        ('"rollouts.jsonl"', repr(str(tmp_path / "rollouts.jsonl"))),
+        ('"trained"', repr(str(tmp_path / "trained"))),
+        ("num_generations=4, per_device_train_batch_size=8", "num_generations=3, per_device_train_batch_size=6"),
+        (
+            "    return reward\n",
+            "    seen.append((others['trajectory_id'], others['trajectory_ids'], reward)); return reward\n",
+        ),
+    ):
+        assert shown in code
+        code = code.replace(shown, here)
+    exec(code, {"seen": seen})
     (ids, of_group, rewards), *_ = seen
     by_id = {run.id: run for run in trajectories}
     assert sorted(ids) == sorted(by_id)

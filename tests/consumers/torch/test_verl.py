@@ -159,7 +159,7 @@ def test_a_row_without_logprobs_or_a_name_breaks_no_batch() -> None:
 
 
 def test_advantages_over_runs_reach_the_batch() -> None:
-    """As docs/export.md has it. verl's own count each row: the fork's three rows would be three runs."""
+    """As docs/train-verl.md has it. verl's own count each row: the fork's three rows would be three runs."""
     runs = recorded.forked() + recorded.forked()
     runs[0].group_id = runs[1].group_id = "find/1"
     runs[0].reward, runs[1].reward = 1.0, 0.0

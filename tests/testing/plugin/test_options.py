@@ -98,7 +98,7 @@ def test_a_wrong_mark_is_named(project: Project, mark: str, message: str) -> Non
     ("content", "message"),
     [
         ("{broken\n", "*cannot be read*line 1*"),
-        ("", "*holds nothing of test_agent.py::test_one*"),
+        ("", "*has no recording of test_agent.py::test_one*"),
         ('{"name": "old", "request": ""}\n', "*cannot be read*line 1*"),
         ('{"schema": "rollout-trace/9", "id": "a"}\n', "*cannot be read*rollout-trace/9*"),
     ],
@@ -422,7 +422,7 @@ def test_folder(rollout):
     pathlib.Path("seen").write_text(str(rollout.folder))
 
 def test_none(rollout):
-    with pytest.raises(AssertionError, match="its mark names no program"):
+    with pytest.raises(AssertionError, match="name a program in its mark"):
         rollout.folder
 """)
     project.record().assert_outcomes(passed=2)

@@ -132,7 +132,7 @@ def test_a_program(rollout):
     rollout.assert_steps(2)
 
 def test_nothing_stands_in(rollout):
-    with pytest.raises(AssertionError, match="no server stands for the model servers"):
+    with pytest.raises(AssertionError, match="this test has no model server"):
         rollout.base_url
 """,
         "test_program",

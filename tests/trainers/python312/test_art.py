@@ -74,7 +74,6 @@ def test_what_it_trains_on_was_sampled_once(run: rt.Trajectory) -> None:
 
 
 def test_the_block_of_the_page() -> None:
-    found = run_blocks(
-        "docs/export.md", "OpenPipe ART", art=art.trajectories, export=export, trajectories=recorded.tool_agent()
-    )
+    names = {"art": art.trajectories, "export": export, "trajectories": recorded.tool_agent()}
+    found = run_blocks("docs/train-others.md", "Rows for OpenPipe ART", **names)
     assert [len(group.trajectories) for group in found["groups"]] == [3, 3]

@@ -114,5 +114,5 @@ def test_a_rollout_has_all_agents_of_a_run() -> None:
 
 def test_the_block_of_the_page() -> None:
     names = {"export": export, "CompletedRollout": CompletedRollout, "trajectories": recorded.tool_agent()}
-    found = run_blocks("docs/export.md", "Agent-lightning", **names)
+    found = run_blocks("docs/train-others.md", "Rows for Agent-lightning", **names)
     assert [len(rollout.triplets) for rollout in found["rollouts"]] == [3] * 6

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from page_blocks import blocks_of, run_block
 from skyrl.backends.skyrl_train.utils.ppo_utils import compute_advantages_and_returns
 from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
 from skyrl.train.generators.base import TrajectoryID
@@ -18,7 +17,6 @@ from skyrl.train.generators.utils import merge_stepwise_output
 from skyrl.train.utils.trainer_utils import validate_generator_output
 
 import rollout_trace as rt
-from rollout_trace import export
 from rollout_trace.export import skyrl
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
@@ -164,7 +162,7 @@ def test_skyrls_tensors_have_the_recorded_experts(stepwise: bool) -> None:
 
 
 def test_skyrl_merges_no_rows_with_experts() -> None:
-    """As docs/export.md says."""
+    """As docs/train-skyrl.md says."""
     with pytest.raises(AssertionError, match="rollout_expert_indices not supported"):
         merge_stepwise_output(with_ids(skyrl(runs(), stepwise=True, report=ExportReport())))
 
@@ -232,13 +230,6 @@ def test_the_trainer_takes_any_number_of_experts(most: int) -> None:
     ]
     batch = trained(skyrl(run, report=ExportReport()), 1)
     assert batch["rollout_expert_indices"].values[0].unique().tolist() == [most]
-
-
-def test_the_block_of_the_export_page() -> None:
-    (block,) = [one for one in blocks_of("docs/export.md") if "export.skyrl(trajectories)" in one.text]
-    names: dict[str, Any] = {"export": export, "TrajectoryID": TrajectoryID, "trajectories": recorded.tool_agent()}
-    run_block(block, names)
-    assert len(names["output"]["trajectory_ids"]) == 6
 
 
 def test_the_page_trains_on_what_start_records(tmp_path: Path) -> None:

@@ -74,4 +74,5 @@ def test_its_batching_takes_the_rows() -> None:
 
 def test_the_block_of_the_page() -> None:
     names = {"torch": torch, "concat_padded_tensors": concat_padded_tensors, "trajectories": recorded.tool_agent()}
-    assert run_blocks("docs/export.md", "AReaL", export=export, **names)["batch"]["rewards"].shape == (6,)
+    found = run_blocks("docs/train-others.md", "Rows for AReaL", export=export, **names)
+    assert found["batch"]["rewards"].shape == (6,)
