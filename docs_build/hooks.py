@@ -16,7 +16,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 """Files of the repository that are pages of the site, with their names there."""
 MOVED = {
-    "any-program": "unmodified#any-program-in-any-language",
     "collect-command": "collect#the-command-rollout-trace-collect",
     "costs": "steps#tokens-and-costs",
     "dependencies": "security#dependencies",
@@ -28,7 +27,6 @@ MOVED = {
     "later": "files#notes-what-is-known-later",
     "look-lists": "look#lists-sums-and-checks",
     "look-terminal": "look#in-a-terminal-show-and-diff",
-    "mismatch": "training#mismatch-the-trainers-logprobs-beside-the-engines",
     "multi-agent": "threads#several-agents",
     "page-server": "look#the-pages-server",
     "promises": "security#what-it-promises",

@@ -331,9 +331,9 @@ STAGES: dict[str, Setting] = {
     "docs/tokens.md#Training sequences": sequences,
     "docs/train-others.md": nemo_gym,
     "docs/training.md": training,
-    "docs/training.md#Mismatch: the trainer's logprobs beside the engine's": mismatch,
+    "docs/mismatch.md": mismatch,
     "docs/unmodified.md": unmodified,
-    "docs/unmodified.md#Any program, in any language": alone,
+    "docs/any-program.md": alone,
     "docs/unmodified.md#The whole process: `rt.instrument`": alone,
     "docs/unmodified.md#A program: `rollout-trace run`": commands.run,
 }

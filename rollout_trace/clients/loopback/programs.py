@@ -1,6 +1,6 @@
 """The programs that are known, a row each: what they obey, and what tells their conversations apart.
 
-What was seen of each, and of which version, is in docs/unmodified.md.
+What was seen of each, and of which version, is in docs/any-program.md.
 """
 
 from __future__ import annotations
