@@ -36,7 +36,7 @@ _REASONS = 5
 _NOT_ASKED = (
     "neither it nor a Python program that it started called a model. Recorded is what reads its server's address from "
     "variables (OPENAI_BASE_URL, ANTHROPIC_BASE_URL, GOOGLE_GEMINI_BASE_URL, ...), and the programs that --cli names, "
-    "under another name too: docs/unmodified.md."
+    "under another name too: docs/any-program.md."
 )
 _ROOTS = 2
 """Most roots whose ids are kept: it matters only whether there is exactly one."""
