@@ -109,7 +109,7 @@ def recorded_task(item: TaskItem) -> Task:
 
 
 def own_copy(task: Any) -> Any:
-    """The task for one attempt, which may change it: dicts and lists are copied, at any depth, other objects are not."""
+    """The task for one attempt, which may change it: dicts and lists are copied, at any depth; no other objects."""
     try:
         return _copied(task, {})
     except RuntimeError:  # It is nested too deeply, or somebody changes it meanwhile.

@@ -104,7 +104,7 @@ def test_each_rollout_is_a_trajectory(tmp_path: Path, server: ScriptedServer, as
 
 
 def test_each_attempt_changes_its_own_task(tmp_path: Path) -> None:
-    """Not that of the next sample, nor what the caller has, nor what is recorded; its reward gets what it left there."""
+    """Not that of the next sample, nor what the caller has or what is recorded; its reward gets what it left there."""
     turns: list[Any] = [{"role": "user", "content": ["hi"]}]
     shared = object()
     given = {"id": "a", "messages": turns, "again": turns, "known": {"of": shared}}

@@ -27,6 +27,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/integrations.md", "class Hooks"): "tests/integration/test_integration_example.py",
     ("docs/integrations.md", "record(agent, engine"): "tests/integration/test_integration_example.py",
     ("docs/mismatch.md", "class Reporting"): "tests/consumers/torch/test_trl_adapter.py",
+    ("docs/mismatch.md", "class Noting"): "tests/consumers/torch/test_verl_numbers.py",
     ("docs/start.md", "Train"): "tests/consumers/torch/test_pages.py",
     ("docs/start.md", "-MODEL = "): "tests/documentation/test_start.py",
     ("docs/start.md", "-with ScriptedServer"): "tests/documentation/test_start.py",
