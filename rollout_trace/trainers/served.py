@@ -86,7 +86,8 @@ class ServedAgent(Agent):
 
     def own_task(self, task: Any) -> Any:
         """A copy of the fields, with the attributes of the task itself: who cuts that one cuts this one."""
-        own = type(task).__new__(type(task))
+        kind: Any = type(task)
+        own = kind.__new__(kind)
         own.update(own_copy(dict(task)))
         own.__dict__ = task.__dict__
         return own

@@ -233,7 +233,8 @@ def test_what_the_trainer_computed_comes_back(
                 continue
             for given, wanted in zip(found, expected[one.id], strict=True):
                 assert given is not None
-                assert (given.dtype, given.tobytes()) == (np.float32, wanted.tobytes())
+                assert given.dtype == np.float32
+                assert given.tobytes() == wanted.tobytes()
     # Rows, steps without numbers, and whether a row was cut inside a completion.
     assert kinds == {(1, 0, False), (0, 0, False), (2, 1, True), (1, 0, True)}
     assert not [one for one in caplog.records if "not noted" in one.getMessage()]
