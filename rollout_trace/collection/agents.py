@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from rollout_trace._threads import lock_for, renew_after_fork
 from rollout_trace.collection.objects import absolute_spec, load_object, parse_spec
-from rollout_trace.collection.tasks import digest
+from rollout_trace.collection.tasks import digest, own_copy
 from rollout_trace.data.user_values import brief
 
 _METHOD = "rollout"
@@ -68,6 +68,10 @@ class Agent:
         if not self.takes_rollout:
             return function(task)
         return function(task, rollout=rollout) if self._by_name else function(task, rollout)
+
+    def own_task(self, task: Any) -> Any:
+        """The task for one attempt, which may change it: others are given the same object."""
+        return own_copy(task)
 
     def load(self) -> Callable[..., Any]:
         """The function to call, in this process. Makes the instance of a class, where there is none yet."""

@@ -108,6 +108,29 @@ def recorded_task(item: TaskItem) -> Task:
     return Task(id=item.id, data=data)
 
 
+def own_copy(task: Any) -> Any:
+    """The task for one attempt, which may change it: dicts and lists are copied, at any depth; no other objects."""
+    try:
+        return _copied(task, {})
+    except RuntimeError:  # It is nested too deeply, or somebody changes it meanwhile.
+        return task
+
+
+def _copied(value: Any, known: dict[int, Any]) -> Any:
+    """``known``: what was copied already, by ``id``: an object may be there twice, or inside itself."""
+    kind = type(value)
+    if id(value) in known or kind not in (dict, list, Task):
+        return known.get(id(value), value)
+    if kind is Task:
+        return Task(id=value.id, data=_copied(value.data, known))
+    copied = known[id(value)] = kind()
+    if kind is dict:
+        copied.update((name, _copied(one, known)) for name, one in value.items())
+    else:
+        copied.extend(_copied(one, known) for one in value)
+    return copied
+
+
 def _wanted_ids(task_ids: Any) -> list[str] | None:
     if task_ids is None:
         return None

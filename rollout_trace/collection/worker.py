@@ -137,9 +137,11 @@ class Worker:
         began, error, will_retry = time.monotonic(), None, False
         key: Key | None = None
         try:
-            ended, seconds = await self._run_agent(job, rollout), time.monotonic() - began
+            # Its rewards get the same one: an agent may leave them something there.
+            task = self._work.agent.own_task(job.task.value)
+            ended, seconds = await self._run_agent(task, rollout), time.monotonic() - began
             error = self._failure(ended, trajectory)
-            failures = () if error is not None else await self._score(job, ended.result, trajectory)
+            failures = () if error is not None else await self._score(task, ended.result, trajectory)
             kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
             will_retry = self._work.retries.applies(kinds, job.failures + 1)
             if will_retry:
@@ -170,9 +172,9 @@ class Worker:
             seconds=seconds,
         )
 
-    async def _run_agent(self, job: Job, rollout: Rollout) -> Ended:
+    async def _run_agent(self, task: Any, rollout: Rollout) -> Ended:
         agent = self._work.agent
-        call = UserCall(partial(agent.call, job.task.value, rollout), is_async=agent.is_async)
+        call = UserCall(partial(agent.call, task, rollout), is_async=agent.is_async)
         return await call.wait(self._work.timeout)
 
     def _failure(self, ended: Ended, trajectory: Trajectory) -> BaseException | None:
@@ -185,11 +187,11 @@ class Worker:
             trajectory.status = "failed"
         return ended.error
 
-    async def _score(self, job: Job, result: Any, trajectory: Trajectory) -> tuple[str, ...]:
+    async def _score(self, task: Any, result: Any, trajectory: Trajectory) -> tuple[str, ...]:
         if self._work.rewards is None:
             return ()
         call = partial(_call_reward, trajectory)
-        return await score(self._work.rewards, job.task.value, result, trajectory, call)
+        return await score(self._work.rewards, task, result, trajectory, call)
 
     def _finish(self, trajectory: Trajectory, key: Key | None, error: BaseException | None) -> None:
         current_scope.set(None)

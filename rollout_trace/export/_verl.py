@@ -47,7 +47,8 @@ def verl(
 
     ``response_ids`` is all that follows the first prompt; ``response_logprobs`` is 0.0 where ``response_mask`` is 0.
     ``num_turns`` counts two for each completion, as verl does. ``extra_fields`` has the ids that relate rows
-    (``trajectory_id``, ``group_id``, ``rollout_index``), the parts of the reward (``reward_extra_info``), the step
+    (``trajectory_id``, ``group_id``, ``rollout_index``), its steps (``step_ids``) with the [begin, end] of
+    the completion of each in prompt and response (``spans``), the parts of the reward (``reward_extra_info``), the step
     rewards where every step has one (``turn_scores``), ``temperature`` and ``logprobs_mode``, the ``advantage`` of the
     run if ``advantages`` is set, and the policy versions where all are whole numbers, or texts of such
     (``min_global_steps``, ``max_global_steps``).
@@ -120,6 +121,8 @@ def _output(trajectory: Trajectory, row: Sequence, names: list[str], report: Exp
             "tool_rewards": [],
             "reward_extra_info": {name: (trajectory.rewards or {})[name] for name in names},
             **run_facts(trajectory),
+            "step_ids": list(row.step_ids),
+            "spans": [list(span) for span in row.spans],
             **sampling_facts(row, report),
             **_versions(row, report),
         },

@@ -49,6 +49,21 @@ def trainer_report(
         FileNotFoundError, WriteError, OSError: as ``rt.annotate``.
     """
     names = dict(zip(TRAINER_VALUES, (logprobs, entropy, reference_logprobs, loss_weights), strict=True))
+    report_rows(path, rows, names)
+
+
+def report_rows(
+    path: str | os.PathLike[str],
+    rows: Iterable[Row],
+    names: Mapping[str, Iterable[Any] | None],
+    *,
+    is_known: bool = False,
+) -> None:
+    """As ``trainer_report``, with the numbers by the names of ``TRAINER_VALUES``.
+
+    Args:
+        is_known: the rows are of this file: it is not read to compare them.
+    """
     given = {name: list(values) for name, values in names.items() if values is not None}
     if not given:
         raise ValueError("trainer_report() was given no numbers: give logprobs, one array for each row.")
@@ -61,14 +76,14 @@ def trainer_report(
         for name, values in given.items():
             for step, numbers in place.by_step(values[at], name):
                 found.setdefault(place.trajectory_id, {}).setdefault(step, {})[name] = numbers
-    _append(path, {one: checked_note(one, {"steps": steps}) for one, steps in found.items()})
+    _append(path, {one: checked_note(one, {"steps": steps}) for one, steps in found.items()}, is_known=is_known)
 
 
-def _append(path: str | os.PathLike[str], notes: Mapping[str, Mapping[str, Any]]) -> None:
+def _append(path: str | os.PathLike[str], notes: Mapping[str, Mapping[str, Any]], *, is_known: bool) -> None:
     by_file: dict[Any, list[Mapping[str, Any]]] = {}
     for file, ids in files_with(path, notes).items():
         by_file.setdefault(file, []).extend(notes[one] for one in ids)
-    for file, some in by_file.items():
+    for file, some in () if is_known else by_file.items():
         check_trainer_numbers(file, some, may_be_cut=True)
     for file, some in by_file.items():
         append_notes(file, some)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.collection.agents import Agent, agent_of
 from rollout_trace.collection.task_files import Keyed
+from rollout_trace.collection.tasks import own_copy
 from rollout_trace.record.context import current
 from rollout_trace.train.groups import Group
 from rollout_trace.trainers.feed import Feed
@@ -66,7 +66,7 @@ class ServedTask(dict[str, Any]):
         group: str = "",
         known: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__({name: _own(value) for name, value in fields.items()})
+        super().__init__(fields)
         self.base_url, self.api_key, self.model = base_url, api_key, model
         self.group, self.known = group, dict(known or {})
         self.is_cut = False
@@ -81,16 +81,16 @@ class ServedTask(dict[str, Any]):
             self.running.cancel()
 
 
-def _own(value: Any) -> Any:
-    """A copy of what other runs are given, too, for an agent that changes its task; itself where it has none."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:
-        return value
-
-
 class ServedAgent(Agent):
     """An agent of such tasks."""
+
+    def own_task(self, task: Any) -> Any:
+        """A copy of the fields, with the attributes of the task itself: who cuts that one cuts this one."""
+        kind: Any = type(task)
+        own = kind.__new__(kind)
+        own.update(own_copy(dict(task)))
+        own.__dict__ = task.__dict__
+        return own
 
     def call(self, task: ServedTask, rollout: Any) -> Any:
         """Calls the user's function, in a run with the group of the task and what is known of it.

@@ -10,7 +10,7 @@ from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.export import trl_rollout
 from rollout_trace.report import ExportReport
-from rollout_trace.train.trainer_report import trainer_report
+from rollout_trace.train.trainer_report import report_rows
 from rollout_trace.trainers.feed import Feed
 from rollout_trace.trainers.served import OF_TRAINER
 
@@ -109,7 +109,8 @@ class TrainerNumbers:
     """Notes the logprobs and entropies that a GRPOTrainer computes beside the file of the rollouts (``rt.mismatch``).
 
     It knows a row by its ids, since TRL shuffles them. For each row the first numbers count: later ones, of further
-    passes over a batch, are by newer weights. What was noted is written once all rows of a generation have come.
+    passes over a batch, are by newer weights. What was noted is written once all rows of a generation have come. Only
+    the first are compared with the file: it is not read again and again while it grows. A folder is, to find the file.
 
     Args:
         path: the file that the trajectories are in, or are written to.
@@ -119,7 +120,8 @@ class TrainerNumbers:
         self._path = path
         self._awaited: dict[tuple[int, ...], list[dict[str, Any]]] = {}
         self._rows: list[dict[str, Any]] = []
-        self._found: dict[str, list[Any]] = {"logprobs": [], "entropy": []}
+        self._found: dict[str, list[Any]] = {"trainer_logprobs": [], "entropy": []}
+        self._was_read = False
 
     def expect(self, columns: Mapping[str, Sequence[Any]], *, forget: bool = True) -> None:
         """Says which rows will come: what ``export.trl_rollout`` gave.
@@ -161,7 +163,7 @@ class TrainerNumbers:
             if not self._awaited[key]:
                 del self._awaited[key]
             count = int(mask[-logprobs.shape[1] :].sum())
-            for name, values in (("logprobs", logprobs), ("entropy", entropies)):
+            for name, values in zip(self._found, (logprobs, entropies), strict=True):
                 self._found[name].append(values[at, :count].detach().float().cpu())
         if not self._awaited:
             self.write()
@@ -173,7 +175,8 @@ class TrainerNumbers:
         if not rows:
             return
         try:
-            trainer_report(self._path, rows, **found)
+            report_rows(self._path, rows, found, is_known=self._was_read)
+            self._was_read = True
         except Exception as error:
             guard.warn(f"what the trainer computed for {len(rows)} rows was not noted: {guard.describe(error)}")
 

@@ -21,8 +21,11 @@ from rollout_trace.report import ExportReport
 from rollout_trace.trainers.feed import Feed
 from rollout_trace.trainers.id_server import SAMPLING, Answer, IdServer
 from rollout_trace.trainers.served import OF_TRAINER, ServedAgent, ServedTask, longest, own_key
+from rollout_trace.trainers.verl_numbers import FILE, note_numbers
 from rollout_trace.wire.chat_template import tokenizer_at
 from rollout_trace.wire.engine import Engine
+
+__all__ = ["agent_loop", "note_numbers"]
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,7 +73,10 @@ def agent_loop(
     if refused := sorted({"executor", *OF_TRAINER}.intersection(options)):
         raise TypeError(f"agent_loop() takes no {', '.join(refused)}: verl says which rollouts it needs, and where.")
     if output is not None:
-        output = os.path.join(output, f"{os.getpid()}-{secrets.token_hex(4)}.jsonl")
+        # The trainer is told of it, and may run in another folder.
+        folder = os.fspath(output)
+        folder = folder if "://" in folder else os.path.abspath(folder)
+        output = os.path.join(folder, f"{os.getpid()}-{secrets.token_hex(4)}.jsonl")
     exact = Engine("vllm", exact_turns=True)
     runs = _Runs(agent, {"engine": exact, "reward": reward, "output": output, "in_flight": in_flight, **options})
 
@@ -109,6 +115,7 @@ class _Runs:
         self.report = ExportReport()
         """What verl has no place for, over all batches."""
         self._has_rewards = options["reward"] is not None
+        self._file = options["output"]
         self._server = IdServer(self._policy_of)
         self._feed = Feed(agent_of(agent, _LedAgent), **{"progress": False, **options})
         self._waiting: dict[Any, _Batch] = {}
@@ -171,7 +178,7 @@ class _Runs:
             "extra_fields": {"turn_scores": [], "tool_rewards": [], "trajectory_id": run.id, "group_id": run.group_id},
         }
         # verl makes columns of what all rows have alone: a reward by name, or none, of one row would fail the batch.
-        found["extra_fields"] |= {"reward_extra_info": {}, "rewards": run.rewards}
+        found["extra_fields"] |= {"reward_extra_info": {}, "rewards": run.rewards, FILE: self._file}
         found["reward_score"] = 0.0 if own is None and self._has_rewards else own
         return AgentLoopOutput(**await self._with_experts(batch, batch.cut(found, self.report, is_masked=is_masked)))
 

@@ -18,6 +18,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import _event_loop
+from rollout_trace.collection.tasks import own_copy
 from rollout_trace.data import episodes
 from rollout_trace.testing import Reply, RequestRecord, ScriptedServer
 
@@ -100,6 +101,46 @@ def test_each_rollout_is_a_trajectory(tmp_path: Path, server: ScriptedServer, as
         assert [step.token_source for step in one.steps] == ["engine"]
     assert len(server.requests) == len(found) == 8
     assert [group.id for group in rt.groups(found)] == [task["id"] for task in TASKS]
+
+
+def test_each_attempt_changes_its_own_task(tmp_path: Path) -> None:
+    """Not that of the next sample, nor what the caller has or what is recorded; its reward gets what it left there."""
+    turns: list[Any] = [{"role": "user", "content": ["hi"]}]
+    shared = object()
+    given = {"id": "a", "messages": turns, "again": turns, "known": {"of": shared}}
+    given["itself"] = given
+    found: list[Any] = []
+
+    def solve(task: dict[str, Any], rollout: rt.Rollout) -> None:
+        assert task["itself"] is task
+        assert task["again"] is task["messages"]
+        assert task["known"]["of"] is shared
+        found.append(json.dumps(task["messages"]))
+        task["messages"][0]["content"].append("changed")
+        task["messages"].append(rollout.attempt)
+        if rollout.attempt == 1:
+            raise ValueError("try it again")
+
+    def grade(task: dict[str, Any], result: None, trajectory: rt.Trajectory) -> float:
+        return float(task["messages"][-1])
+
+    kept = json.dumps(turns)
+    for tasks in ([given], [rt.Task(id="b", data={"messages": turns})]):
+        agent = solve if tasks == [given] else lambda task, rollout: task.data["messages"].append(rollout.index)
+        reward = grade if tasks == [given] else None
+        collect(agent, tasks, output=tmp_path / "x.jsonl", samples=2, reward=reward, retries=1, name="n")
+    assert found == [kept] * 4
+    assert json.dumps(turns) == kept
+    runs = read(tmp_path / "x.jsonl")
+    assert [run.reward for run in runs] == [None, 2.0, None, 2.0, None, None]
+    assert {json.dumps(run.task.data["messages"]) for run in runs if run.task} == {kept}
+
+
+def test_a_task_that_is_nested_too_deeply_is_shared() -> None:
+    deep: list[Any] = []
+    for _ in range(10 * sys.getrecursionlimit()):
+        deep = [deep]
+    assert own_copy(deep) is deep
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])

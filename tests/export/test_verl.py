@@ -37,6 +37,8 @@ def test_an_output_is_a_sequence_cut_at_its_first_sampled_token() -> None:
                 "trajectory_id": "trace",
                 "group_id": "task",
                 "rollout_index": 0,
+                "step_ids": ["step0", "step1"],
+                "spans": [[2, 4], [5, 6]],
                 "temperature": None,
                 "logprobs_mode": None,
             },

@@ -142,7 +142,10 @@ def test_what_the_trainer_computed_of_cut_rows_comes_back(
 
 
 def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With runs that fail, sub-agents, and runs of several rows: each row is what the server was asked and said."""
+    """With runs that fail, sub-agents, and runs of several rows: each row is what the server was asked and said.
+
+    The output is a folder.
+    """
     monkeypatch.setattr(grpo, "WARM_UP_STEPS", 30)
     monkeypatch.setattr(grpo, "ROLLOUTS", 4)
     tokenizer = grpo.make_tokenizer()
@@ -184,12 +187,12 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
         def grade(task: Any, result: str, trajectory: rt.Trajectory) -> float:
             return float(result == drawers[task[-1]["content"][-1]]) + len(trajectory.steps) / 10
 
-        func = trl.rollout_func(agent, reward=grade, output=tmp_path / "rollouts.jsonl")
+        func = trl.rollout_func(agent, reward=grade, output=tmp_path / "rollouts")
         rollouts.trainer = func.trainer
         trainer = grpo.make_trainer(func, policy, tokenizer, STEPS, 0, tmp_path)
         trainer.train()
         func.close()
-    runs = {run.id: run for run in rt.read(tmp_path / "rollouts.jsonl")}
+    runs = {run.id: run for run in rt.read(tmp_path / "rollouts")}
     outer = [run for run in runs.values() if run.parent_id is None]
     assert len(outer) == STEPS * 4 * len(grpo.DRAWERS)
     assert {"completed", "failed"} == {run.status for run in outer}
@@ -225,7 +228,7 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
     for logs in trainer.state.log_history:
         if "reward" in logs:
             assert grpo.ratios(logs) == pytest.approx((1, 1), abs=1e-3)
-    assert assert_came_back(tmp_path / "rollouts.jsonl", computed, {}) == sum(run.status != "failed" for run in outer)
+    assert assert_came_back(tmp_path / "rollouts", computed, {}) == sum(run.status != "failed" for run in outer)
     assert func.report.noted["runs that failed, as rows that nothing is learnt from"] == sum(
         run.status == "failed" for run in outer
     )

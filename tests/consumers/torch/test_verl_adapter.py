@@ -110,7 +110,9 @@ def experts_of(ids: Sequence[int]) -> Any:
     return np.stack([1 + seen % (7 + at) for at in range(6)], axis=1).reshape(-1, 3, 2).astype(np.uint8)
 
 
-def make_worker(loop: Any, prompt: int = 700, response: int = 400, **others: Any) -> tuple[Any, Server]:
+def make_worker(
+    loop: Any, prompt: int = 700, response: int = 400, kind: Any = AgentLoopWorker, **others: Any
+) -> tuple[Any, Server]:
     """verl's worker by its own constructor and configuration."""
     lengths = {"prompt_length": prompt, "response_length": response}
     given = {"name": "vllm", **lengths, "val_kwargs.temperature": 0.25, "agent.default_agent_loop": "ours", **others}
@@ -118,7 +120,7 @@ def make_worker(loop: Any, prompt: int = 700, response: int = 400, **others: Any
     with initialize_config_dir(str(Path(verl_itself.__file__).parent / "trainer" / "config"), version_base=None):
         config = compose("ppo_trainer", [f"actor_rollout_ref.model.path={ROOT}/tests/data/tiny-model", *settings])
     client = LLMServerClient(config)
-    worker = AgentLoopWorker(config, client)
+    worker = kind(config, client)
     server = Server(worker.tokenizer)
     client._load_balancer = server
     globals()["Loop"] = loop

@@ -1,0 +1,57 @@
+"""verl: what its trainer computes for the rows of an agent loop: verl 0.9, ``verl/trainer/ppo/v1/trainer_base.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rollout_trace import guard
+from rollout_trace.train.trainer_report import report_rows
+
+FILE = "rollouts_file"
+"""In the ``extra_fields`` of a row: the path of the file that its run is in; None where runs are not kept."""
+
+
+def note_numbers(batch: Any) -> None:
+    """Notes the logprobs and entropies of a batch beside its rollouts, as ``rt.trainer_report`` does.
+
+    Call it where ``_compute_old_log_prob`` of verl's v1 trainer has ended. Rows that are not of ``agent_loop`` with an
+    ``output``, or that nothing is learnt from, are passed over. What goes wrong is logged as a warning, and does not
+    end the training.
+
+    Args:
+        batch: the ``KVBatchMeta`` that ``_compute_old_log_prob`` returns: its rows are in verl's transfer queue.
+    """
+    try:
+        by_file: dict[str, list[tuple[dict[str, Any], Any, Any]]] = {}
+        for file, *row in _rows(batch):
+            by_file.setdefault(file, []).append((row[0], row[1], row[2]))
+        for file, found in by_file.items():
+            rows, logprobs, entropy = zip(*found, strict=True)
+            report_rows(file, rows, {"trainer_logprobs": logprobs, "entropy": entropy}, is_known=True)
+    except Exception as error:
+        guard.warn(f"numbers of a batch were not noted: {guard.describe(error)}")
+
+
+def _rows(batch: Any) -> Iterator[tuple[str, dict[str, Any], Any, Any]]:
+    """File, place, logprobs and entropies [response length] of each row."""
+    import transfer_queue
+
+    names = ["response_mask", "old_log_probs", "entropy"]
+    fields = ["extra_fields", *names]
+    data = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+    extras = data.pop("extra_fields").tolist()
+    for extra, mask, *numbers in zip(extras, *(data[name].unbind() for name in names), strict=True):
+        if not extra.get(FILE) or not extra.get("step_ids") or not mask.any():
+            continue
+        # The response begins with the first sampled token, and may be cut.
+        length = extra["spans"][0][0] + len(mask)
+        spans = [[begin, min(end, length)] for begin, end in extra["spans"] if begin < length]
+        place = {
+            "trajectory_id": extra["trajectory_id"],
+            "step_ids": extra["step_ids"][: len(spans)],
+            "spans": spans,
+            "token_ids": range(length),
+        }
+        logprobs, entropies = (one.detach().float().cpu() for one in numbers)
+        yield extra[FILE], place, logprobs, entropies
