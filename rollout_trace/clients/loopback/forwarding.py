@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import _thread
 import http.client
+import io
 import os
-import selectors
+import select
 import socket
 import ssl
 import threading
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rollout_trace import credentials
@@ -37,7 +37,8 @@ _LONGEST_CONNECT = 10.0
 """Seconds, which nothing can make shorter while the client waits. The answer may take as long as the client likes."""
 _MOST_IDLE = 16
 """Connections to servers that are kept for the next request."""
-_SELECTOR = getattr(selectors, "PollSelector", selectors.SelectSelector)
+_LOOK = 0.1
+"""Seconds between looks at whether the server closes, for which nothing wakes those that wait."""
 
 
 class ClientGone(ConnectionCut):
@@ -60,7 +61,7 @@ class Connections:
                     return None
                 connection = self._idle.pop(at)[1]
             # Nothing is sent on one that the server has closed, or says something on.
-            if connection.sock is not None and not _has_event(connection.sock, 0):
+            if connection.sock is not None and not _ready([connection.sock], (), 0):
                 return connection
             connection.close()
 
@@ -115,41 +116,57 @@ class Forwarding:
         Raises:
             ConnectionCut: there was no answer. ``ClientGone``: the client did not wait for it.
         """
+        return self.begin(url, record, closing)()
+
+    def begin(self, url: str, record: RequestRecord, closing: threading.Event) -> Callable[[], Response]:
+        """Sends the request to ``url``. What it returns is to be called once: it waits as ``send`` does, and raises."""
         url, record = with_account(url, record)
         parts = urlsplit(url)
-        pool = self._connections
-        connection = None if pool is None else pool.take(parts.scheme, parts.netloc)
+        connection = None if self._connections is None else self._connections.take(parts.scheme, parts.netloc)
         connection = connection or _connection(parts.scheme, parts.hostname or "", parts.port)
-        watch = _ClientWatch(record.socket, connection, closing)
+        problem = None
         try:
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
             if connection.sock is None:
                 connection.connect()
+                connection.sock = _WatchedSocket(connection.sock)
             # From here on the client may give up: then sending, and waiting for the answer, end too.
-            watch.start()
+            connection.sock.watch(record.socket, closing)
             self._send(connection, record, target, parts.netloc)
+        except Exception as error:
+            problem = error
+        return partial(self._answer, connection, parts, record.method, problem)
+
+    def _answer(
+        self, connection: http.client.HTTPConnection, parts: SplitResult, method: str, problem: Exception | None
+    ) -> Response:
+        try:
+            if problem is not None:
+                raise problem
             answer = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            is_gone = watch.stop()
+        except ClientGone:
             connection.close()
-            if not is_gone:
-                self.problem = f"{parts.scheme}://{parts.netloc} gave no answer: {type(error).__name__}: {error}"
-            self.ended("closed" if is_gone else "unreachable")
-            raise (ClientGone if is_gone else ConnectionCut) from error
+            self.ended("closed")
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            self.problem = f"{parts.scheme}://{parts.netloc} gave no answer: {type(error).__name__}: {error}"
+            self.ended("unreachable")
+            raise ConnectionCut from error
         headers = [(name.lower(), value) for name, value in answer.getheaders()]
         is_chunked = bool(answer.chunked) or answer.length is None
         length = None if is_chunked else answer.length
-        if record.method == "HEAD":
+        if method == "HEAD":
             # The length is that of the body that another method would get.
             is_chunked, length = False, int(dict(headers).get("content-length") or 0)
         self.head(answer.status, headers, length)
         passed = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
+        pool = self._connections
         leave = None if pool is None else (lambda: pool.give(parts.scheme, parts.netloc, connection))
-        stream = self._pass(answer, connection, watch, leave)
+        stream = self._pass(answer, connection, leave)
         return Response(answer.status, passed, chunked=is_chunked, stream=stream, length=length)
 
     def _send(self, connection: http.client.HTTPConnection, record: RequestRecord, target: str, host: str) -> None:
-        connection.sock.settimeout(None)
         connection.putrequest(record.method, target, skip_host=True, skip_accept_encoding=True)
         connection.putheader("host", host)
         encoding = self._encodings(record.headers.get("accept-encoding"))
@@ -162,12 +179,12 @@ class Forwarding:
             if name.lower() not in left_out:
                 connection.putheader(name, value)
         connection.endheaders(record.body)
+        connection.sock.flush()
 
     def _pass(
         self,
         answer: http.client.HTTPResponse,
         connection: http.client.HTTPConnection,
-        watch: _ClientWatch,
         leave: Callable[[], None] | None,
     ) -> Generator[bytes, None, None]:
         is_kept = False
@@ -179,18 +196,16 @@ class Forwarding:
                 raise http.client.IncompleteRead(b"", answer.length)
             # Only then the connection is ready for the next request: reading all of a known length does not do it.
             answer.close()
-            is_kept = leave is not None and not answer.will_close and not watch.stop()
+            is_kept = leave is not None and not answer.will_close
             self.ended("complete")
         except (OSError, http.client.HTTPException) as error:
-            is_gone = watch.stop()
-            self.ended("closed" if is_gone else "cut")
-            raise (ClientGone if is_gone else ConnectionCut) from error
-        except GeneratorExit:
-            # The client could not be written to.
+            self.ended("cut")
+            raise ConnectionCut from error
+        except (ClientGone, GeneratorExit):
+            # GeneratorExit: the client could not be written to.
             self.ended("closed")
             raise
         finally:
-            watch.stop()
             if is_kept and leave is not None:
                 leave()
             else:
@@ -256,61 +271,122 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-class _ClientWatch:
-    """Notices that the client has gone while its answer is waited for, and ends the waiting."""
+class _WatchedSocket:
+    """A connection to a server, for ``http.client``, on which one waits no longer than one's client does.
 
-    def __init__(
-        self, client: socket.socket | None, connection: http.client.HTTPConnection, closing: threading.Event
-    ) -> None:
-        self._client = client
-        self._connection = connection
-        self._closing = closing
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._is_gone = False
+    No thread looks at the client meanwhile: starting one takes longer than the rest of forwarding.
+    """
 
-    def start(self) -> None:
-        """Begins to watch."""
-        # Not `threading.Thread`, whose start waits until the thread runs: half of what forwarding takes.
-        _thread.start_new_thread(self._watch, ())
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._unsent: list[bytes] = []
+        self._client: socket.socket | None = None
+        self._closing = threading.Event()
 
-    def stop(self) -> bool:
-        """Ends it; returns whether the client had closed its connection, or the server was closing."""
-        # Not joined: its thread may look for 20 ms more, and the answer's end would come so much later.
-        with self._lock:
-            self._stopped.set()
-            return self._is_gone
+    def watch(self, client: socket.socket | None, closing: threading.Event) -> None:
+        """Names the client of the next exchange; ``closing`` ends the exchange too."""
+        self._client, self._closing = client, closing
 
-    def _watch(self) -> None:
-        while self._client is not None and not self._stopped.is_set():
-            if is_closed(self._client, 0.02) or self._closing.is_set():
-                with self._lock:
-                    if not self._stopped.is_set():
-                        self._is_gone = True
-                        _shut(self._connection.sock)
+    def fileno(self) -> int:
+        """The descriptor, to wait for."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Closes the connection, once all files of it are closed."""
+        self._socket.close()
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """A file to read an answer from."""
+        return io.BufferedReader(_WatchedReader(self, self._socket.makefile("rb", buffering=0)))
+
+    def sendall(self, data: bytes) -> None:
+        """Keeps what is to be sent until ``flush``: a head and its body go at once."""
+        self._unsent.append(data)
+
+    def flush(self) -> None:
+        """Sends what is kept.
+
+        Raises:
+            ClientGone: the client has gone meanwhile.
+        """
+        unsent, self._unsent = memoryview(b"".join(self._unsent)), []
+        while unsent:
+            unsent = unsent[self._done(self._socket.send, unsent, is_writing=True) :]
+
+    def read_into(self, buffer: Any) -> int:
+        """Reads the next bytes; returns how many, 0 at the end.
+
+        Raises:
+            ClientGone: the client has gone meanwhile.
+        """
+        return self._done(self._socket.recv_into, buffer, is_writing=False)
+
+    def _done(self, action: Callable[[Any], int], buffer: Any, *, is_writing: bool) -> int:
+        while True:
+            try:
+                return action(buffer)
+            except BlockingIOError:
+                self._wait(is_writing)
+            # TLS may have to read where it is written to, and the other way round.
+            except ssl.SSLWantReadError:
+                self._wait(False)
+            except ssl.SSLWantWriteError:
+                self._wait(True)
+
+    def _wait(self, is_writing: bool) -> None:
+        while not self._closing.is_set():
+            client = [] if self._client is None else [self._client]
+            ready = _ready(client if is_writing else [*client, self], [self] if is_writing else (), _LOOK)
+            if client and client[0].fileno() in ready:
+                if is_closed(client[0], 0):
+                    break
+                # What has come is of its next request: whether it goes can no longer be seen.
+                self._client = None
+            if self.fileno() in ready:
                 return
-            self._stopped.wait(0.02)
+        raise ClientGone
 
 
-def _has_event(connection: socket.socket, seconds: float) -> bool:
-    # Not `select.select`, which takes no descriptor above 1023: a process may have that many files open.
-    with _SELECTOR() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        return bool(selector.select(seconds))
+class _WatchedReader(io.RawIOBase):
+    """The bytes that come on a watched connection."""
+
+    def __init__(self, watched: _WatchedSocket, file: Any) -> None:
+        self._watched = watched
+        self._file = file
+        """Keeps the connection open."""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads the next bytes."""
+        return self._watched.read_into(buffer)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+        super().close()
+
+
+def _ready(reading: Sequence[Any], writing: Sequence[Any], seconds: float) -> set[int]:
+    """The descriptors of those that can be read from or written to, or have ended, within some seconds."""
+    if hasattr(select, "poll"):
+        # Not `select.select`, which takes no descriptor above 1023: a process may have that many files open.
+        poll = select.poll()
+        for one in reading:
+            poll.register(one, select.POLLIN)
+        for one in writing:
+            poll.register(one, select.POLLOUT)
+        return {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
+    return {one.fileno() for found in select.select(reading, writing, (), seconds) for one in found}
 
 
 def is_closed(connection: socket.socket, seconds: float) -> bool:
     """Whether the other end of a connection is closed, or is within some seconds."""
     try:
         # Bytes that come are of the next request, or an empty line too many.
-        return _has_event(connection, seconds) and not connection.recv(1, socket.MSG_PEEK)
-    except (OSError, ValueError, KeyError):
+        return bool(_ready([connection], (), seconds)) and not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):
         return True
-
-
-def _shut(connection: socket.socket | None) -> None:
-    try:
-        if connection is not None:
-            connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it was closed in the meantime
