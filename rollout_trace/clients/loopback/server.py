@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 import socket
 import socketserver
 import struct
@@ -12,12 +10,12 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from http import HTTPStatus
-from http.client import HTTPMessage
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
+from .heads import HeadReader
 from .messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response, json_response
 
 THREAD = "rollout_trace server"
@@ -25,10 +23,6 @@ _MOST_UNREAD = 1 << 20
 """Bytes of a request that are read after it was refused."""
 _LONGEST_LEAVE = 1.0
 """Seconds that its client may take for the next of them."""
-
-_LONGEST_LINE, _MOST_LINES = 1 << 16, 100
-"""Of the head of a request, in bytes; the base class refuses more."""
-_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*)\r?\n")
 
 
 class HTTPServer(ThreadingHTTPServer):
@@ -94,7 +88,7 @@ class _Write(NamedTuple):
     wire: bytes
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(HeadReader):
     """One connection: reads requests and sends answers, one write per piece."""
 
     protocol_version = "HTTP/1.1"
@@ -108,27 +102,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
-
-    def parse_request(self) -> bool:
-        """Reads the head of a request. An unusual one is read by the base class, whose parser of mails is slow."""
-        lines: list[bytes] = []
-        while len(lines) <= _MOST_LINES and (not lines or len(lines[-1].rstrip(b"\r\n")) in range(1, _LONGEST_LINE)):
-            lines.append(self.rfile.readline(_LONGEST_LINE + 1))
-        words = str(self.raw_requestline, "iso-8859-1").split()
-        found = [_FIELD.fullmatch(line.decode("iso-8859-1")) for line in lines[:-1]]
-        fields = [(one[1], one[2]) for one in found if one is not None]
-        is_odd = lines[-1] != b"\r\n" or len(fields) < len(found) or any(map(_is_of_connection, fields))
-        if is_odd or words[2:] != ["HTTP/1.1"] or words[1].startswith("//"):
-            rest, self.rfile = self.rfile, io.BytesIO(b"".join(lines))
-            try:
-                return super().parse_request()
-            finally:
-                self.rfile = rest
-        self.requestline, (self.command, self.path, self.request_version) = " ".join(words), words
-        self.close_connection, self.headers = False, HTTPMessage()
-        for name, value in fields:
-            self.headers[name] = value
-        return True
 
     def do_GET(self) -> None:
         owner, record = self.http_server.owner, self._read_head()
@@ -269,11 +242,6 @@ class _Handler(BaseHTTPRequestHandler):
             length = f"content-length: {size if response.length is None else response.length}"
         lines = [f"HTTP/1.1 {response.status} {phrase}", *(f"{k}: {v}" for k, v in response.headers), length, "", ""]
         return "\r\n".join(lines).encode("latin-1")
-
-
-def _is_of_connection(field: tuple[str, str]) -> bool:
-    name, value = field[0].lower(), field[1].lower()
-    return name == "expect" or (name == "connection" and value != "keep-alive")
 
 
 def _frame_plain(data: bytes) -> bytes:
