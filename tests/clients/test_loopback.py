@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import rollout_trace as rt
 from rollout_trace.clients.loopback import forwarding
 from rollout_trace.clients.loopback.forwarding import Connections, Forwarding
-from rollout_trace.clients.loopback.messages import RequestRecord, json_response
+from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_response
 from rollout_trace.clients.loopback.program_server import ProgramServer
 from rollout_trace.clients.loopback.trajectories import ProgramTrajectories
 from rollout_trace.clients.loopback.watched import ClientGone
@@ -32,7 +32,7 @@ from rollout_trace.wire.protocols import protocol_of_path
 class Echo(LoopbackServer):
     """Answers with what it read."""
 
-    def answer(self, record: RequestRecord) -> forwarding.Response:
+    def answer(self, record: RequestRecord) -> Response:
         """Answers a request (called by the server)."""
         return json_response(200, [record.method, record.path, record.header_lines])
 

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rollout_trace import credentials
@@ -114,7 +114,8 @@ class Forwarding:
         """Sends the request to ``url``. What it returns is to be called once: it waits as ``send`` does, and raises."""
         url, record = with_account(url, record)
         parts = urlsplit(url)
-        connection = None if self._connections is None else self._connections.take(parts.scheme, parts.netloc)
+        # Any: its socket is no `socket.socket`.
+        connection: Any = None if self._connections is None else self._connections.take(parts.scheme, parts.netloc)
         connection = connection or _connection(parts.scheme, parts.hostname or "", parts.port)
         problem = None
         try:
@@ -158,7 +159,7 @@ class Forwarding:
         stream = self._pass(answer, connection, leave)
         return Response(answer.status, passed, chunked=is_chunked, stream=stream, length=length)
 
-    def _send(self, connection: http.client.HTTPConnection, record: RequestRecord, target: str, host: str) -> None:
+    def _send(self, connection: Any, record: RequestRecord, target: str, host: str) -> None:
         connection.putrequest(record.method, target, skip_host=True, skip_accept_encoding=True)
         connection.putheader("host", host)
         encoding = self._encodings(record.headers.get("accept-encoding"))
