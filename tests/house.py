@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11300, 45),
     "file": (10610, 35),
     "record": (8740, 29),
-    "clients": (9015, 36),
+    "clients": (9020, 36),
     "process": (3010, 17),
     "train": (3830, 16),
     "integration": (750, 6),

@@ -121,8 +121,7 @@ class Forwarding:
         try:
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
             if connection.sock is None:
-                connection.connect()
-                connection.sock = WatchedSocket(connection.sock)
+                _connect(connection)
             # From here on the client may give up: then sending, and waiting for the answer, end too.
             connection.sock.watch(record.socket, closing)
             self._send(connection, record, target, parts.netloc)
@@ -227,6 +226,11 @@ def _basic(address: SplitResult, header: str) -> str:
     value = f"Basic {b64encode(pair).decode()}"
     credentials.remember_request({header: value}, "")
     return value
+
+
+def _connect(connection: Any) -> None:
+    connection.connect()
+    connection.sock = WatchedSocket(connection.sock)
 
 
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
