@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rollout_trace.clients.loopback.forwarding import is_closed
 from rollout_trace.clients.loopback.messages import ConnectionCut, RequestRecord, Response, refusal
 from rollout_trace.clients.loopback.server import LoopbackServer
+from rollout_trace.clients.loopback.watched import is_closed
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.wire.added_chunks import AddedChunks, answers_to
 from rollout_trace.wire.profiles import capture_fields

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, Protocol
 
-from rollout_trace.clients.loopback.forwarding import is_closed
 from rollout_trace.clients.loopback.messages import ConnectionCut, RequestRecord, Response, json_bytes, json_response
 from rollout_trace.clients.loopback.server import LoopbackServer
+from rollout_trace.clients.loopback.watched import is_closed
 from rollout_trace.guard import describe
 from rollout_trace.local_requests import why_foreign
 

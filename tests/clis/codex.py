@@ -95,9 +95,9 @@ class Model:
             return [thought, said("listing"), _shell("ls", is_own), _shell("exit 3", is_own)]
         if done == 2:
             return [_spawn(name, is_own) for name in ("one", "two")]
-        ended = json.dumps(items).count(r"Type: FINAL_ANSWER\nTask" if is_own else r"\"completed\"")
-        if ended < 2:
-            return [_wait(items, is_own)]
+        running = _running(items)
+        if json.dumps(items).count(r"Type: FINAL_ANSWER\nTask") < 2 if is_own else running:
+            return [_wait(running, is_own)]
         return [said("all done")]
 
     def _is_child(self, items: list[Item]) -> bool:
@@ -126,13 +126,18 @@ def _spawn(name: str, is_own: bool) -> Item:
     return _call("spawn_agent", "multi_agent_v1", message=f"SUBTASK {name}")
 
 
-def _wait(items: list[Item], is_own: bool) -> Item:
+def _wait(running: list[str], is_own: bool) -> Item:
     if is_own:
         return _call("wait_agent", "collaboration", timeout_ms=10_000)
-    said, ended = json.dumps(items), r'"([0-9a-f-]{36})\\": ?\{\\"completed'
+    return _call("wait_agent", "multi_agent_v1", targets=running, timeout_ms=10_000)
+
+
+def _running(items: list[Item]) -> list[str]:
+    """The classic agents that were begun, and of which neither a result nor a notice says that they are done."""
+    said = json.dumps(items)
     agents = dict.fromkeys(re.findall(r'agent_id\\": ?\\"([0-9a-f-]{36})', said))
-    left = [one for one in agents if one not in re.findall(ended, said)]
-    return _call("wait_agent", "multi_agent_v1", targets=left, timeout_ms=10_000)
+    ended = re.findall(r'"([0-9a-f-]{36})\\"(?:|, ?\\"status\\"): ?\{\\"completed', said)
+    return [one for one in agents if one not in ended]
 
 
 def run(binary: Path, place: Place, server: LoopbackServer, model: str) -> Path:

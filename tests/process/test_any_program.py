@@ -19,12 +19,13 @@ from urllib.parse import urlsplit
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients.loopback.forwarding import ClientGone, Forwarding
+from rollout_trace.clients.loopback.forwarding import Forwarding
 from rollout_trace.clients.loopback.messages import RequestRecord
 from rollout_trace.clients.loopback.openings import opening_of
 from rollout_trace.clients.loopback.program_server import ProgramServer
 from rollout_trace.clients.loopback.programs import Place, Start, codex_base, program_of
 from rollout_trace.clients.loopback.trajectories import ProgramTrajectories
+from rollout_trace.clients.loopback.watched import ClientGone
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace.wire.protocols import protocol_of_path

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from rollout_trace import credentials
 from rollout_trace.clients import recorder
 from rollout_trace.clients.http_exchange import HTTPExchange
-from rollout_trace.clients.loopback.forwarding import ClientGone
 from rollout_trace.clients.loopback.messages import ConnectionCut, Response
+from rollout_trace.clients.loopback.watched import ClientGone
 from rollout_trace.clients.recorder import ResponseHead
 from rollout_trace.clients.tee import added_chunks
 from rollout_trace.record.call import Call, end

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import _thread
 import http.client
 import os
-import selectors
-import socket
 import ssl
 import threading
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rollout_trace import credentials
@@ -26,6 +23,7 @@ from rollout_trace.clients.loopback.messages import (
     ConnectionCut,
     Response,
 )
+from rollout_trace.clients.loopback.watched import ClientGone, WatchedSocket, ready
 
 if TYPE_CHECKING:
     from rollout_trace.clients.loopback.messages import RequestRecord
@@ -37,11 +35,6 @@ _LONGEST_CONNECT = 10.0
 """Seconds, which nothing can make shorter while the client waits. The answer may take as long as the client likes."""
 _MOST_IDLE = 16
 """Connections to servers that are kept for the next request."""
-_SELECTOR = getattr(selectors, "PollSelector", selectors.SelectSelector)
-
-
-class ClientGone(ConnectionCut):
-    """Raised where the client has closed its connection before the end of the answer."""
 
 
 class Connections:
@@ -60,7 +53,7 @@ class Connections:
                     return None
                 connection = self._idle.pop(at)[1]
             # Nothing is sent on one that the server has closed, or says something on.
-            if connection.sock is not None and not _has_event(connection.sock, 0):
+            if connection.sock is not None and not ready([connection.sock], (), 0):
                 return connection
             connection.close()
 
@@ -115,41 +108,57 @@ class Forwarding:
         Raises:
             ConnectionCut: there was no answer. ``ClientGone``: the client did not wait for it.
         """
+        return self.begin(url, record, closing)()
+
+    def begin(self, url: str, record: RequestRecord, closing: threading.Event) -> Callable[[], Response]:
+        """Sends the request to ``url``. What it returns is to be called once: it waits as ``send`` does, and raises."""
         url, record = with_account(url, record)
         parts = urlsplit(url)
-        pool = self._connections
-        connection = None if pool is None else pool.take(parts.scheme, parts.netloc)
+        # Any: its socket is no `socket.socket`.
+        connection: Any = None if self._connections is None else self._connections.take(parts.scheme, parts.netloc)
         connection = connection or _connection(parts.scheme, parts.hostname or "", parts.port)
-        watch = _ClientWatch(record.socket, connection, closing)
+        problem = None
         try:
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
             if connection.sock is None:
-                connection.connect()
+                _connect(connection)
             # From here on the client may give up: then sending, and waiting for the answer, end too.
-            watch.start()
+            connection.sock.watch(record.socket, closing)
             self._send(connection, record, target, parts.netloc)
+        except Exception as error:
+            problem = error
+        return partial(self._answer, connection, parts, record.method, problem)
+
+    def _answer(
+        self, connection: http.client.HTTPConnection, parts: SplitResult, method: str, problem: Exception | None
+    ) -> Response:
+        try:
+            if problem is not None:
+                raise problem
             answer = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            is_gone = watch.stop()
+        except ClientGone:
             connection.close()
-            if not is_gone:
-                self.problem = f"{parts.scheme}://{parts.netloc} gave no answer: {type(error).__name__}: {error}"
-            self.ended("closed" if is_gone else "unreachable")
-            raise (ClientGone if is_gone else ConnectionCut) from error
+            self.ended("closed")
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            self.problem = f"{parts.scheme}://{parts.netloc} gave no answer: {type(error).__name__}: {error}"
+            self.ended("unreachable")
+            raise ConnectionCut from error
         headers = [(name.lower(), value) for name, value in answer.getheaders()]
         is_chunked = bool(answer.chunked) or answer.length is None
         length = None if is_chunked else answer.length
-        if record.method == "HEAD":
+        if method == "HEAD":
             # The length is that of the body that another method would get.
             is_chunked, length = False, int(dict(headers).get("content-length") or 0)
         self.head(answer.status, headers, length)
         passed = [(name, value) for name, value in headers if name not in HOP_BY_HOP]
+        pool = self._connections
         leave = None if pool is None else (lambda: pool.give(parts.scheme, parts.netloc, connection))
-        stream = self._pass(answer, connection, watch, leave)
+        stream = self._pass(answer, connection, leave)
         return Response(answer.status, passed, chunked=is_chunked, stream=stream, length=length)
 
-    def _send(self, connection: http.client.HTTPConnection, record: RequestRecord, target: str, host: str) -> None:
-        connection.sock.settimeout(None)
+    def _send(self, connection: Any, record: RequestRecord, target: str, host: str) -> None:
         connection.putrequest(record.method, target, skip_host=True, skip_accept_encoding=True)
         connection.putheader("host", host)
         encoding = self._encodings(record.headers.get("accept-encoding"))
@@ -162,12 +171,12 @@ class Forwarding:
             if name.lower() not in left_out:
                 connection.putheader(name, value)
         connection.endheaders(record.body)
+        connection.sock.flush()
 
     def _pass(
         self,
         answer: http.client.HTTPResponse,
         connection: http.client.HTTPConnection,
-        watch: _ClientWatch,
         leave: Callable[[], None] | None,
     ) -> Generator[bytes, None, None]:
         is_kept = False
@@ -179,18 +188,16 @@ class Forwarding:
                 raise http.client.IncompleteRead(b"", answer.length)
             # Only then the connection is ready for the next request: reading all of a known length does not do it.
             answer.close()
-            is_kept = leave is not None and not answer.will_close and not watch.stop()
+            is_kept = leave is not None and not answer.will_close
             self.ended("complete")
         except (OSError, http.client.HTTPException) as error:
-            is_gone = watch.stop()
-            self.ended("closed" if is_gone else "cut")
-            raise (ClientGone if is_gone else ConnectionCut) from error
-        except GeneratorExit:
-            # The client could not be written to.
+            self.ended("cut")
+            raise ConnectionCut from error
+        except (ClientGone, GeneratorExit):
+            # GeneratorExit: the client could not be written to.
             self.ended("closed")
             raise
         finally:
-            watch.stop()
             if is_kept and leave is not None:
                 leave()
             else:
@@ -219,6 +226,11 @@ def _basic(address: SplitResult, header: str) -> str:
     value = f"Basic {b64encode(pair).decode()}"
     credentials.remember_request({header: value}, "")
     return value
+
+
+def _connect(connection: Any) -> None:
+    connection.connect()
+    connection.sock = WatchedSocket(connection.sock)
 
 
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
@@ -254,63 +266,3 @@ def _tls() -> ssl.SSLContext:
             return context
         context.load_verify_locations(certifi.where())
     return context
-
-
-class _ClientWatch:
-    """Notices that the client has gone while its answer is waited for, and ends the waiting."""
-
-    def __init__(
-        self, client: socket.socket | None, connection: http.client.HTTPConnection, closing: threading.Event
-    ) -> None:
-        self._client = client
-        self._connection = connection
-        self._closing = closing
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._is_gone = False
-
-    def start(self) -> None:
-        """Begins to watch."""
-        # Not `threading.Thread`, whose start waits until the thread runs: half of what forwarding takes.
-        _thread.start_new_thread(self._watch, ())
-
-    def stop(self) -> bool:
-        """Ends it; returns whether the client had closed its connection, or the server was closing."""
-        # Not joined: its thread may look for 20 ms more, and the answer's end would come so much later.
-        with self._lock:
-            self._stopped.set()
-            return self._is_gone
-
-    def _watch(self) -> None:
-        while self._client is not None and not self._stopped.is_set():
-            if is_closed(self._client, 0.02) or self._closing.is_set():
-                with self._lock:
-                    if not self._stopped.is_set():
-                        self._is_gone = True
-                        _shut(self._connection.sock)
-                return
-            self._stopped.wait(0.02)
-
-
-def _has_event(connection: socket.socket, seconds: float) -> bool:
-    # Not `select.select`, which takes no descriptor above 1023: a process may have that many files open.
-    with _SELECTOR() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        return bool(selector.select(seconds))
-
-
-def is_closed(connection: socket.socket, seconds: float) -> bool:
-    """Whether the other end of a connection is closed, or is within some seconds."""
-    try:
-        # Bytes that come are of the next request, or an empty line too many.
-        return _has_event(connection, seconds) and not connection.recv(1, socket.MSG_PEEK)
-    except (OSError, ValueError, KeyError):
-        return True
-
-
-def _shut(connection: socket.socket | None) -> None:
-    try:
-        if connection is not None:
-            connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it was closed in the meantime

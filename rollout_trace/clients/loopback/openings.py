@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -25,7 +24,7 @@ _NOT_SAID = re.compile(r"\s*(?:<system-reminder>|x-anthropic-billing-header:)")
 class Opening(NamedTuple):
     """What a request begins with, before the first answer in it."""
 
-    key: str
+    key: tuple[str, ...]
     """The same for all requests of a conversation."""
     texts: tuple[str, ...]
     """What the user, or the agent that asks, says."""
@@ -70,11 +69,8 @@ def _until_answer(messages: Iterable[Any]) -> list[Any]:
 def _opening(system: list[Any], said: list[Any], has_tools: bool) -> Opening:
     instructions = [*texts_in(system), *(one for message in said if _is_system(message) for one in texts_in(message))]
     texts = _said(said)
-    digest = blake2b(digest_size=16)
     # Of what the user says only the first: a program may add to it before it is answered.
-    for one in (*instructions[:1], "\0", *texts[:1]):
-        digest.update(one.encode("utf-8", "replace"))
-    return Opening(digest.hexdigest(), texts, has_tools)
+    return Opening((*instructions[:1], "\0", *texts[:1]), texts, has_tools)
 
 
 def _said(messages: list[Any]) -> tuple[str, ...]:

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
+from .heads import HeadReader
 from .messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response, json_response
 
 THREAD = "rollout_trace server"
@@ -87,7 +88,7 @@ class _Write(NamedTuple):
     wire: bytes
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(HeadReader):
     """One connection: reads requests and sends answers, one write per piece."""
 
     protocol_version = "HTTP/1.1"
@@ -154,9 +155,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _read_head(self) -> RequestRecord:
         url = urlsplit(self.path)
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        lines = self.headers.items()
+        headers = {name.lower(): value for name, value in lines}
         record = RequestRecord(-1, self.number, self.command, url.path, url.query, headers, b"")
-        record.socket, record.header_lines = self.connection, self.headers.items()
+        record.socket, record.header_lines = self.connection, lines
         return record
 
     def _read_body(self, headers: Mapping[str, str]) -> bytes:

@@ -71,7 +71,7 @@ class ProgramTrajectories:
         self._environ = environ or {}
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
-        self._of: dict[str, Trajectory] = {}
+        self._of: dict[str | tuple[str, ...], Trajectory] = {}
         """By the key of a conversation."""
         self._by_call: dict[tuple[str, int], Trajectory] = {}
         """Sub-agents by the step that called them, and which of its calls did."""
