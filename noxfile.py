@@ -201,7 +201,7 @@ def workers(count: int) -> tuple[str, ...]:
 
 @task("properties", "dev")
 def properties(session: nox.Session) -> None:
-    """Property tests with all of their examples, tables with all of their cases: `make test-all` tries a part. An hour."""
+    """Property tests with all their examples, tables with all their cases, of which `make test-all` tries a part."""
     pytest(session, "dev", *workers(CORES + 2), "-m", "hypothesis or more", ROLLOUT_TRACE_AMOUNT="all")
 
 
@@ -261,7 +261,8 @@ def tests(name: str, *arguments: str) -> None:
     def test_one(session: nox.Session) -> None:
         # All cases are tried with today's releases; with older ones those of `make test`.
         older = name in CLIENTS or name.endswith("-oldest")
-        pytest(session, name, *arguments, **({} if older else {"ROLLOUT_TRACE_AMOUNT": "more"}))
+        variables = {} if older else {"ROLLOUT_TRACE_AMOUNT": "more"}
+        pytest(session, name, *arguments, slowest=3, **variables)
         if name == "consumers-torch":
             # Of smolagents, what needs PyTorch.
             folder = Path("integrations", "rollout-trace-smolagents")

@@ -28,9 +28,9 @@ def examples(count: int) -> int:
 
 
 def some(cases: Iterable[Any], *kept: Any) -> list[Any]:
-    """Cases for `pytest.mark.parametrize`: `make test` tries those that are named, `make test-all` a third of the others.
+    """Cases for `pytest.mark.parametrize`: `make test` tries those that are named.
 
-    `make properties` tries all.
+    `make test-all` tries a third of the others as well, `make properties` all.
     """
     cases = list(cases)
     others = [case for case in cases if case not in kept]
