@@ -55,7 +55,7 @@ class Cause:
     """A cause of a mismatch."""
 
     code: CauseCode
-    """Stable. All codes: docs/training.md."""
+    """Stable. All codes: docs/mismatch.md."""
     message: str
     """What was found, with its figures, and what to look at."""
     tokens: int
