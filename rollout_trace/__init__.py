@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from rollout_trace._lazy import Package, lazy_names, register
+from rollout_trace._lazy import lazy_names, register
 from rollout_trace._version import __version__ as __version__
 
 TYPE_CHECKING = False  # Not from `typing`: importing that takes longer than the rest of the package.
@@ -206,7 +204,6 @@ _SUBMODULES = frozenset(
 register("rollout_trace.file.encode", "encode")
 register("rollout_trace.view.notebook", "group_html", "sequences_html", "step_html", "trajectory_html")
 register("rollout_trace.view.terminal", "show")
-sys.modules[__name__].__class__ = Package
 if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
     __getattr__, __dir__ = lazy_names(__name__, {**_HOMES, **_EARLIER}, _SUBMODULES)
 

@@ -8,10 +8,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from types import ModuleType
     from typing import Any
-else:
-    ModuleType = type(sys)
 
 
 def lazy_names(
@@ -42,15 +39,6 @@ def lazy_names(
         return sorted({*sys.modules[package].__all__, *submodules})
 
     return get, names
-
-
-class Package(ModuleType):
-    """A package in which ``reward``, a function, is not replaced by a number that nobody reads."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "reward" and not callable(value):
-            raise AttributeError(f"rt.reward is a function. Write rt.reward({value!r:.40}), or trajectory.reward = ...")
-        super().__setattr__(name, value)
 
 
 _registered: dict[str, str] = {}

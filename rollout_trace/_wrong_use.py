@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABCMeta
 
 # Not from `typing`: importing that takes longer than the rest of the package.
 TYPE_CHECKING = False
@@ -74,14 +75,16 @@ def _shown(value: object) -> str:
 
 
 def _enter(self: Any) -> NoReturn:
-    raise TypeError(f"rt.{self.__name__} is not called here. Write `{_BLOCKS[self.__name__]}`.")
+    # A class of a user's that is made from `rt.recording` has another name.
+    block = _BLOCKS.get(self.__name__, _BLOCKS["recording"])
+    raise TypeError(f"rt.{self.__name__} is not called here. Write `{block}`.")
 
 
 def _exit(self: Any, *error: object) -> None:
     """Never called: ``with`` looks it up before it enters."""
 
 
-class Uncalled(type):
+class Uncalled(ABCMeta):
     """The type of a class whose objects are used with ``with``: the class itself is not."""
 
     __enter__ = __aenter__ = _enter
@@ -109,6 +112,12 @@ class Block:
                 f"gives: `{_BLOCKS[self.__name__]}`."
             )
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        block = _BLOCKS[self.__name__]
+        raise AttributeError(
+            f"rt.{self.__name__} is a function and has no {name!r}. What the block gives has it: `{block}`."
+        )
 
     def __repr__(self) -> str:
         # As `help` shows a function.

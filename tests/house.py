@@ -37,17 +37,17 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11300, 45),
     "file": (10610, 35),
     "record": (8766, 29),
-    "clients": (9030, 36),
+    "clients": (8940, 35),
     "process": (3010, 17),
     "train": (3840, 16),
     "integration": (750, 6),
-    "collection": (8615, 38),
+    "collection": (8620, 38),
     "importing": (6900, 31),
     "export": (7380, 36),
-    "trainers": (1840, 13),
+    "trainers": (1850, 13),
     "view": (8200, 40),
     "testing": (10070, 48),
-    "cli": (3999, 26),
+    "cli": (4002, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

@@ -144,13 +144,16 @@ def say(lines: Iterable[str]) -> None:
 
 def on_words(lines: Iterable[str]) -> Iterator[str]:
     """Breaks lines between words where a terminal would break them anywhere. A pipe gets them whole."""
+    if not is_terminal():
+        yield from lines
+        return
     # Imported on use: most commands print no long lines.
     from textwrap import TextWrapper
 
+    wrap = TextWrapper(width_of_output(), break_on_hyphens=False, break_long_words=False)
     for line in lines:
-        indent = line[: len(line) - len(line.lstrip())]
-        wrap = TextWrapper(width_of_output(), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-        yield from (wrap.wrap(line) if is_terminal() else ()) or [line]
+        wrap.subsequent_indent = line[: len(line) - len(line.lstrip())]
+        yield from wrap.wrap(line) or [line]
 
 
 def say_line(data: bytes) -> None:

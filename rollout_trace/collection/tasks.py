@@ -108,6 +108,9 @@ def recorded_task(item: TaskItem) -> Task:
     return Task(id=item.id, data=data)
 
 
+_COPIED = frozenset({dict, list, Task})
+
+
 def own_copy(task: Any) -> Any:
     """The task for one attempt, which may change it: dicts and lists are copied, at any depth; no other objects."""
     try:
@@ -119,15 +122,16 @@ def own_copy(task: Any) -> Any:
 def _copied(value: Any, known: dict[int, Any]) -> Any:
     """``known``: what was copied already, by ``id``: an object may be there twice, or inside itself."""
     kind = type(value)
-    if id(value) in known or kind not in (dict, list, Task):
+    if id(value) in known or kind not in _COPIED:
         return known.get(id(value), value)
     if kind is Task:
         return Task(id=value.id, data=_copied(value.data, known))
     copied = known[id(value)] = kind()
+    # Ids and characters may be many: no call is made for each of them.
     if kind is dict:
-        copied.update((name, _copied(one, known)) for name, one in value.items())
+        copied.update((name, _copied(one, known) if type(one) in _COPIED else one) for name, one in value.items())
     else:
-        copied.extend(_copied(one, known) for one in value)
+        copied.extend([_copied(one, known) if type(one) in _COPIED else one for one in value])
     return copied
 
 

@@ -9,7 +9,7 @@ import copy
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +36,8 @@ from rollout_trace.record.state import log_of, state_of
 from rollout_trace.record.unseen import step_of
 
 if TYPE_CHECKING:
+    from contextlib import _GeneratorContextManager
+
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.call import Call
 
@@ -413,7 +415,7 @@ def guarded(function: F) -> F:
 
 
 @block
-def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = None) -> AbstractContextManager[ToolRun]:
+def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = None) -> _GeneratorContextManager[ToolRun]:
     """Records and times one execution of a tool in the current trajectory. Set ``result`` on the yielded ``ToolRun``.
 
     An exception of the tool is recorded and re-raised. Outside a trajectory the run is yielded but recorded nowhere.
@@ -426,10 +428,10 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
         arguments: as the tool gets them; copied.
 
     Raises:
-        TypeError: the name is no text.
+        TypeError: a function stands where the name should.
     """
-    if not isinstance(name, str):
-        # A function, for one: of `@rt.tool_run`, the function would never run.
+    if callable(name):
+        # Of `@rt.tool_run` without arguments, the function would never run.
         raise TypeError(
             f"rt.tool_run() takes the tool's name, a text, as its first argument. Got {name!r:.80}. Write "
             '`with rt.tool_run("search") as run: run.result = search(...)` where the tool is called.'

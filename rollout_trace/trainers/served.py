@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.collection.agents import Agent, agent_of
 from rollout_trace.collection.task_files import Keyed
-from rollout_trace.collection.tasks import own_copy
 from rollout_trace.record.context import current
 from rollout_trace.train.groups import Group
 from rollout_trace.trainers.feed import Feed
@@ -81,6 +81,14 @@ class ServedTask(dict[str, Any]):
             self.running.cancel()
 
 
+def _own(value: Any) -> Any:
+    """A copy of what other runs are given, too; itself where it has none. A trainer's fields may be of any type."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
 class ServedAgent(Agent):
     """An agent of such tasks."""
 
@@ -88,7 +96,7 @@ class ServedAgent(Agent):
         """A copy of the fields, with the attributes of the task itself: who cuts that one cuts this one."""
         kind: Any = type(task)
         own = kind.__new__(kind)
-        own.update(own_copy(dict(task)))
+        own.update({name: _own(value) for name, value in task.items()})
         own.__dict__ = task.__dict__
         return own
 

@@ -26,11 +26,17 @@ def note_numbers(batch: Any) -> None:
         by_file: dict[str, list[tuple[dict[str, Any], Any, Any]]] = {}
         for file, *row in _rows(batch):
             by_file.setdefault(file, []).append((row[0], row[1], row[2]))
-        for file, found in by_file.items():
-            rows, logprobs, entropy = zip(*found, strict=True)
-            report_rows(file, rows, {"trainer_logprobs": logprobs, "entropy": entropy}, is_known=True)
     except Exception as error:
         guard.warn(f"numbers of a batch were not noted: {guard.describe(error)}")
+        return
+    for file, found in by_file.items():
+        rows, logprobs, entropy = zip(*found, strict=True)
+        try:
+            report_rows(file, rows, {"trainer_logprobs": logprobs, "entropy": entropy}, is_known=True)
+        except Exception as error:
+            # The rows of another worker are in another file.
+            what = f"numbers of a batch were not noted: those of {len(rows)} rows of {file}"
+            guard.warn(f"{what}: {guard.describe(error)}")
 
 
 def _rows(batch: Any) -> Iterator[tuple[str, dict[str, Any], Any, Any]]:

@@ -299,12 +299,6 @@ def reward_of_the_function(beginner: Beginner) -> None:
         rt.trajectory.reward = 1.0  # type: ignore[attr-defined]
 
 
-@mistake(r"rt\.reward is a function\. Write rt\.reward\(1\.0\)")
-def reward_overwritten(beginner: Beginner) -> None:
-    with rt.trajectory():
-        rt.reward = 1.0  # type: ignore[assignment]
-
-
 @mistake(r"takes the tool's name, a text, as its first argument\. .*where the tool is called")
 def tool_run_as_a_decorator(beginner: Beginner) -> None:
     def search(text: str) -> str:

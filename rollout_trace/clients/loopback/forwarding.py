@@ -10,7 +10,7 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -108,16 +108,11 @@ class Forwarding:
         Raises:
             ConnectionCut: there was no answer. ``ClientGone``: the client did not wait for it.
         """
-        return self.begin(url, record, closing)()
-
-    def begin(self, url: str, record: RequestRecord, closing: threading.Event) -> Callable[[], Response]:
-        """Sends the request to ``url``. What it returns is to be called once: it waits as ``send`` does, and raises."""
         url, record = with_account(url, record)
         parts = urlsplit(url)
         # Any: its socket is no `socket.socket`.
         connection: Any = None if self._connections is None else self._connections.take(parts.scheme, parts.netloc)
         connection = connection or _connection(parts.scheme, parts.hostname or "", parts.port)
-        problem = None
         try:
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
             if connection.sock is None:
@@ -125,16 +120,6 @@ class Forwarding:
             # From here on the client may give up: then sending, and waiting for the answer, end too.
             connection.sock.watch(record.socket, closing)
             self._send(connection, record, target, parts.netloc)
-        except Exception as error:
-            problem = error
-        return partial(self._answer, connection, parts, record.method, problem)
-
-    def _answer(
-        self, connection: http.client.HTTPConnection, parts: SplitResult, method: str, problem: Exception | None
-    ) -> Response:
-        try:
-            if problem is not None:
-                raise problem
             answer = connection.getresponse()
         except ClientGone:
             connection.close()
@@ -148,7 +133,7 @@ class Forwarding:
         headers = [(name.lower(), value) for name, value in answer.getheaders()]
         is_chunked = bool(answer.chunked) or answer.length is None
         length = None if is_chunked else answer.length
-        if method == "HEAD":
+        if record.method == "HEAD":
             # The length is that of the body that another method would get.
             is_chunked, length = False, int(dict(headers).get("content-length") or 0)
         self.head(answer.status, headers, length)

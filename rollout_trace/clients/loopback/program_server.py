@@ -138,29 +138,18 @@ class ProgramServer(LoopbackServer):
         return None if found is None else "".join(found)
 
     def _forward(self, request: ProgramRequest, record: RequestRecord) -> Response:
-        sender = _Sender(self, record)
-        if self._is_sent_as_it_is(request.url):
-            # The recorder's part is done while the real server has its own to do.
-            sender.begin(request)
         call = self._call_of(request)
         if call is None:
-            return sender.send(request)
+            return self.forward(request, record)
         settings, translated_from = call
 
         def send(sent: ProgramRequest, as_it_came: RequestRecord) -> Response:
-            own = sender if as_it_came is record else _Sender(self, as_it_came)
-            response: Response = recorded(LoopbackExchange, "send", _Sender, settings)(own, sent)
+            response: Response = recorded(LoopbackExchange, "send", _Sender, settings)(_Sender(self, as_it_came), sent)
             return response
 
         if translated_from is None:
             return send(request, record)
         return self._translator.answer(translated_from, request, record, send) or send(request, record)
-
-    def _is_sent_as_it_is(self, url: str) -> bool:
-        """Whether no field is added to a request, and nothing is translated."""
-        settings = self._settings()
-        found = settings if settings.source is None else settings.source(lambda: url)
-        return found is None or (found.engine is None and found.wishes is None)
 
     def _call_of(self, request: ProgramRequest) -> tuple[Settings, str | None] | None:
         """How a request is recorded, and the protocol that it is to be translated from; None where it is no call."""
@@ -182,12 +171,11 @@ class ProgramServer(LoopbackServer):
         Raises:
             ConnectionCut: there was no answer.
         """
-        return _Sender(self, record).send(request)
-
-    def begin_forward(self, request: ProgramRequest, record: RequestRecord) -> Callable[[], Response]:
-        """Sends a request to its real server; what it returns waits for the answer, once."""
         sent = record if request.body is record.body else replace(record, method=request.method, body=request.body)
-        return Forwarding(self._connections, _readable).begin(request.url, sent, self.closing)
+        response = Forwarding(self._connections, _readable).send(request.url, sent, self.closing)
+        # What a real server allows pages is not this one's to allow.
+        response.headers = [one for one in response.headers if not one[0].startswith("access-control-")]
+        return response
 
 
 class _Sender:
@@ -196,19 +184,10 @@ class _Sender:
     def __init__(self, server: ProgramServer, record: RequestRecord) -> None:
         self._server = server
         self._record = record
-        self._begun: Callable[[], Response] | None = None
-
-    def begin(self, request: ProgramRequest) -> None:
-        """Sends one to its real server, for the next ``send``, which is to be called with the same."""
-        self._begun = self._server.begin_forward(request, self._record)
 
     def send(self, request: ProgramRequest) -> Response:
-        """Sends one to its real server, unless that is done already, and waits for the answer."""
-        begun, self._begun = self._begun or self._server.begin_forward(request, self._record), None
-        response = begun()
-        # What a real server allows pages is not this one's to allow.
-        response.headers = [one for one in response.headers if not one[0].startswith("access-control-")]
-        return response
+        """Sends one to its real server."""
+        return self._server.forward(request, self._record)
 
 
 def _readable(given: str | None) -> str | None:

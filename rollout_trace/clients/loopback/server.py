@@ -10,12 +10,11 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from http import HTTPStatus
-from http.server import ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
-from .heads import HeadReader
 from .messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response, json_response
 
 THREAD = "rollout_trace server"
@@ -88,7 +87,7 @@ class _Write(NamedTuple):
     wire: bytes
 
 
-class _Handler(HeadReader):
+class _Handler(BaseHTTPRequestHandler):
     """One connection: reads requests and sends answers, one write per piece."""
 
     protocol_version = "HTTP/1.1"
@@ -155,10 +154,9 @@ class _Handler(HeadReader):
 
     def _read_head(self) -> RequestRecord:
         url = urlsplit(self.path)
-        lines = self.headers.items()
-        headers = {name.lower(): value for name, value in lines}
+        headers = {name.lower(): value for name, value in self.headers.items()}
         record = RequestRecord(-1, self.number, self.command, url.path, url.query, headers, b"")
-        record.socket, record.header_lines = self.connection, lines
+        record.socket, record.header_lines = self.connection, self.headers.items()
         return record
 
     def _read_body(self, headers: Mapping[str, str]) -> bytes:
