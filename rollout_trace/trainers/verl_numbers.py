@@ -35,8 +35,7 @@ def note_numbers(batch: Any) -> None:
             report_rows(file, rows, {"trainer_logprobs": logprobs, "entropy": entropy}, is_known=True)
         except Exception as error:
             # The rows of another worker are in another file.
-            what = f"numbers of a batch were not noted: those of {len(rows)} rows of {file}"
-            guard.warn(f"{what}: {guard.describe(error)}")
+            guard.warn(f"numbers of {len(rows)} rows were not noted beside {file}: {guard.describe(error)}")
 
 
 def _rows(batch: Any) -> Iterator[tuple[str, dict[str, Any], Any, Any]]:

@@ -7,7 +7,7 @@ import copy
 import pickle
 from typing import Any
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
 import rollout_trace as rt

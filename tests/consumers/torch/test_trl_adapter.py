@@ -54,8 +54,8 @@ Computed: TypeAlias = dict[tuple[int, ...], list[tuple[np.ndarray, np.ndarray]]]
 
 
 def reporting(rollouts: Any, computed: Computed) -> Any:
-    """The trainer of docs/training.md, which also keeps what it has computed; ``rollouts`` is as there."""
-    (block,) = [one for one in blocks_of("docs/training.md") if "class Reporting" in one.text]
+    """The trainer of docs/mismatch.md, which also keeps what it has computed; ``rollouts`` is as there."""
+    (block,) = [one for one in blocks_of("docs/mismatch.md") if "class Reporting" in one.text]
     names: dict[str, Any] = {"rollouts": rollouts}
     exec(block.text, names)
     base: Any = names["Reporting"]

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import torch
 from openai import AsyncOpenAI
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM
 
 import rollout_trace as rt
 from rollout_trace.clients import exact_turns
+from rollout_trace.testing import ScriptedServer
 from rollout_trace.trainers.verl import agent_loop, note_numbers
 from tests.consumers.torch import test_verl_adapter as adapter
 
@@ -243,3 +245,24 @@ def test_what_the_trainer_computed_comes_back(
 def test_what_goes_wrong_is_a_warning(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     note_numbers(SimpleNamespace(keys=["a"], partition_id="train"))
     assert "numbers of a batch were not noted: KeyError" in caplog.text
+
+
+def test_a_file_that_is_not_there_leaves_the_others(
+    tmp_path: Path, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "here.jsonl"
+    with ScriptedServer("It is 5.") as server, openai.OpenAI(base_url=server.base_url, api_key="none") as client:
+        rt.wrap_openai(client, engine="vllm")
+        with rt.recording(file), rt.trajectory() as run:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "2 and 3?"}])
+    (row,) = run.sequences()
+    mask = torch.from_numpy(row.loss_mask[row.prompt_length :]).float()
+    place = {"trajectory_id": run.id, "step_ids": list(row.step_ids), "spans": [list(span) for span in row.spans]}
+    extra = [{**place, "rollouts_file": str(path)} for path in (tmp_path / "elsewhere.jsonl", file)]
+    numbers = [torch.full_like(mask, -0.5)] * 2
+    columns = {"extra_fields": extra, "response_mask": [mask] * 2, "old_log_probs": numbers, "entropy": numbers}
+    note_numbers(queue.put(["a", "b"], "train", columns))
+    (found,) = rt.read(file)
+    assert found.steps[0].trainer_logprobs is not None
+    assert set(found.steps[0].trainer_logprobs.tolist()) == {-0.5}
+    assert f"numbers of 1 rows were not noted beside {tmp_path / 'elsewhere.jsonl'}: FileNotFoundError" in caplog.text
