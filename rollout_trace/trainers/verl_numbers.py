@@ -35,7 +35,7 @@ def note_numbers(batch: Any) -> None:
             report_rows(file, rows, {"trainer_logprobs": logprobs, "entropy": entropy}, is_known=True)
         except Exception as error:
             # The rows of another worker are in another file.
-            guard.warn(f"numbers of {len(rows)} rows were not noted beside {file}: {guard.describe(error)}")
+            guard.warn(f"numbers were not noted for {len(rows)} of the rows in {file}: {guard.describe(error)}")
 
 
 def _rows(batch: Any) -> Iterator[tuple[str, dict[str, Any], Any, Any]]:

@@ -256,7 +256,7 @@ def test_a_file_that_is_not_there_leaves_the_others(
         with rt.recording(file), rt.trajectory() as run:
             client.chat.completions.create(model="m", messages=[{"role": "user", "content": "2 and 3?"}])
     (row,) = run.sequences()
-    mask = torch.from_numpy(row.loss_mask[row.prompt_length :]).float()
+    mask = torch.tensor(row.loss_mask[row.prompt_length :].tolist(), dtype=torch.float32)
     place = {"trajectory_id": run.id, "step_ids": list(row.step_ids), "spans": [list(span) for span in row.spans]}
     extra = [{**place, "rollouts_file": str(path)} for path in (tmp_path / "elsewhere.jsonl", file)]
     numbers = [torch.full_like(mask, -0.5)] * 2
@@ -265,4 +265,4 @@ def test_a_file_that_is_not_there_leaves_the_others(
     (found,) = rt.read(file)
     assert found.steps[0].trainer_logprobs is not None
     assert set(found.steps[0].trainer_logprobs.tolist()) == {-0.5}
-    assert f"numbers of 1 rows were not noted beside {tmp_path / 'elsewhere.jsonl'}: FileNotFoundError" in caplog.text
+    assert f"numbers were not noted for 1 of the rows in {tmp_path / 'elsewhere.jsonl'}: FileNotFoundError" in caplog.text
