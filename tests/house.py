@@ -39,15 +39,15 @@ BUDGET: dict[str, tuple[int, int]] = {
     "record": (8766, 29),
     "clients": (9030, 36),
     "process": (3010, 17),
-    "train": (3840, 16),
+    "train": (3841, 16),
     "integration": (750, 6),
-    "collection": (8615, 38),
+    "collection": (8621, 38),
     "importing": (6900, 31),
     "export": (7380, 36),
     "trainers": (1840, 13),
     "view": (8200, 40),
     "testing": (10070, 48),
-    "cli": (3999, 26),
+    "cli": (4018, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

@@ -172,7 +172,7 @@ def test_json_names_every_bad_row_and_unused_fields(folder: Path) -> None:
     assert (done.json["rows"], done.json["applied"], len(done.json["problems"])) == (31, 1, 30)
     assert done.json["unused_fields"] == {"why\x1b": 1}
     plain = command(folder, "annotate", "a.jsonl", "--from", given)
-    assert plain.out == "31 rows read, 1 noted, 30 not\nfields that were not used: 'why\\x1b' in 1 rows\n"
+    assert plain.out == "31 rows read, 1 noted, 30 not noted\nthese fields were not used: 'why\\x1b' in 1 rows\n"
     assert len(plain.err.splitlines()) == 21
     assert plain.err.splitlines()[-1] == "and 10 more; --json lists them all"
 

@@ -350,7 +350,7 @@ def test_the_variables(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"output": ""}, ValueError, "expected the path of a file, such as"),
         ({"output": 3}, TypeError, "expected the path of a file, such as"),
-        ({"output": "out.txt"}, ValueError, "'.txt' is no format that trajectories are written in"),
+        ({"output": "out.txt"}, ValueError, "'.txt' is not a format for trajectories"),
         ({"boot": ""}, ValueError, "boot='': expected the path of the folder"),
         ({"boot": 3}, TypeError, "boot=3: expected the path of the folder"),
     ],
