@@ -80,7 +80,10 @@ class Engine:
             raise ValueError(f"Engine(thinking={self.thinking!r:.80}): expected 'keep' or 'template'.")
         if self.exact_turns and self.name != "auto" and self.name not in {engine for engine, _ in PROMPT_FIELDS}:
             known = " and ".join(sorted({engine for engine, _ in PROMPT_FIELDS}))
-            raise ValueError(f"Engine({self.name!r}, exact_turns=True): it is not known to take ids; {known} are.")
+            raise ValueError(
+                f"Engine({self.name!r}, exact_turns=True): it is not known whether this engine takes ids. Give one "
+                f"that does: {known}."
+            )
         if self.tokenizer is not None:
             _check_tokenizer(self.tokenizer)
         object.__setattr__(self, "prompt_logprobs", _count("prompt_logprobs", self.prompt_logprobs, None))

@@ -440,7 +440,7 @@ def test_streams_that_differ(kind: Kind) -> None:
     with ScriptedServer(differs) as server:
         report = probed(kind, server.base_url)
     assert (report.stream_equals_unary, report.trainable) == (False, False)
-    assert report.reasons == ("streamed: other ids or logprobs than unstreamed",)
+    assert report.reasons == ("streamed: ids or logprobs differ from those of unstreamed calls",)
     with ScriptedServer(random) as server:
         report = probed(kind, server.base_url)
     assert (report.stream_equals_unary, report.trainable) == (None, True)
