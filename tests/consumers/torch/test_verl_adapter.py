@@ -456,9 +456,9 @@ def test_what_the_policy_cannot_do_is_refused() -> None:
     assert not server.asked
     assert not batch.batch["response_mask"].any()
     assert found[0] == "the trainer's policy takes no response_format."
-    assert found[1] == "the trainer's policy cannot be made to call a tool: tool_choice is 'auto' or 'none'."
-    assert found[2].endswith("nothing is left of prompt_length 20 and response_length 20.")
-    assert found[3].startswith("There is nothing here: a run that has ended")
+    assert found[1] == "the trainer's policy cannot be made to call a tool. Give tool_choice='auto' or 'none'."
+    assert found[2].endswith("prompt_length 20 and response_length 20 leave no room for an answer.")
+    assert found[3].startswith("There is nothing here: the run has ended")
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
