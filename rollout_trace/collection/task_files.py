@@ -54,7 +54,9 @@ def refuse_one_task(tasks: Mapping[Any, Any], what: str) -> None:
     """Raises ValueError where what should be a mapping from ids to tasks is a single task."""
     name = next((one for one in ID_NAMES if one in tasks and not isinstance(tasks[one], (Mapping, list))), None)
     if name is not None:
-        raise ValueError(f"{what} one task, with the field {name!r}: put it in a list, or give a mapping by ids.")
+        raise ValueError(
+            f"{what} one task, with the field {name!r}: put it in a list, or give a mapping from ids to tasks."
+        )
 
 
 def _not_found(path: str, *, is_file: bool) -> str:
@@ -103,7 +105,7 @@ def _json(path: str) -> Iterator[Placed]:
         refuse_one_task(value, f"{path} holds")
         return ((f"{path}, key {key!r}", Keyed(key, one)) for key, one in value.items())
     if not isinstance(value, list):
-        raise ValueError(f"{path} holds a {type(value).__name__}; expected a list of tasks, or an object of id: task.")
+        raise ValueError(f"{path} holds a {type(value).__name__}; expected a list of tasks, or an object {{id: task}}.")
     return ((f"{path}, item {at} (from 0)", one) for at, one in enumerate(value))
 
 

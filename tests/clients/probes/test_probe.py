@@ -334,7 +334,7 @@ def test_extras_of_each_form(kind: Kind) -> None:
     assert paths.count("/inference/v1/generate") == 2
     assert report.trainable
     (streamed,) = [one for one in report.extras if (one.form, one.extra) == ("chat streamed", "routed_experts")]
-    assert str(streamed.problem).startswith("vLLM never has them in streams of /chat/completions")
+    assert str(streamed.problem).startswith("vLLM never sends them in streams of /chat/completions")
     assert streamed.request is not None
     assert (streamed.request["stream"], streamed.request["top_logprobs"]) == (True, 2)
     (generate,) = [one for one in report.extras if (one.form, one.extra) == ("generate", "top_tokens")]
