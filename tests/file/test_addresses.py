@@ -349,7 +349,7 @@ def test_notes_and_media_at_an_address_are_applied(tmp_path: Path) -> None:
     ("address", "options", "kind", "said"),
     [
         ("memory://b/rollouts.jsonl", {}, ValueError, "names a file, but at an address each process writes"),
-        ("s3://", {}, ValueError, "names no folder"),
+        ("s3://", {}, ValueError, "does not name a folder"),
         ("memory://b/x", {"media": "folder"}, ValueError, 'media="folder" works only for local outputs'),
         ("nosuchscheme://b/x", {}, ValueError, "is not an address that fsspec can open"),
     ],

@@ -482,7 +482,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="the agent is 3"):
         agent_loop(3)
-    with pytest.raises(TypeError, match=r"agent_loop\(\) takes no executor, samples: verl says"):
+    with pytest.raises(TypeError, match=r"agent_loop\(\) takes no executor, samples: verl decides"):
         agent_loop(agent, executor="process", samples=2)  # type: ignore[call-arg]
     monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.agent_loop", None)
     with pytest.raises(ImportError, match=r"needs verl 0\.9, which cannot be imported: "):
