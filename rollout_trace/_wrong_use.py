@@ -108,8 +108,8 @@ class Block:
     def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_"):
             raise AttributeError(
-                f"rt.{self.__name__}.{name} cannot be set: rt.{self.__name__} is a function. Set it on what the block "
-                f"gives: `{_BLOCKS[self.__name__]}`."
+                f"rt.{self.__name__}.{name} cannot be set: rt.{self.__name__} is a function. Set it on the block's "
+                f"variable: `{_BLOCKS[self.__name__]}`."
             )
         super().__setattr__(name, value)
 

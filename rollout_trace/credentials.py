@@ -79,7 +79,7 @@ def header_names(names: Any) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise TypeError(f"secret_headers has {name!r:.80} ({type(name).__name__}); {example}.")
         if not _NAME.fullmatch(name):
-            raise ValueError(f"secret_headers has {name!r:.80}, which no header is called; {example}.")
+            raise ValueError(f"secret_headers has {name!r:.80}, which is not the name of a header; {example}.")
         found.append(name.lower())
     return tuple(found)
 

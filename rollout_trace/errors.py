@@ -86,7 +86,7 @@ class WriteError(RolloutTraceError, OSError):
             return 0
         if self._open_writer is None:
             raise RuntimeError(
-                "these trajectories were meant for a writer that is no file: give each of `lost` to a writer, such as "
+                "these trajectories were not meant for a file. Give each one in `lost` to a writer, such as "
                 "rt.JSONLWriter(path).write(trajectory)."
             )
         count = len(self.lost)

@@ -39,15 +39,15 @@ BUDGET: dict[str, tuple[int, int]] = {
     "record": (8766, 29),
     "clients": (8940, 35),
     "process": (3010, 17),
-    "train": (3840, 16),
+    "train": (3841, 16),
     "integration": (750, 6),
-    "collection": (8620, 38),
+    "collection": (8623, 38),
     "importing": (6900, 31),
     "export": (7380, 36),
     "trainers": (1850, 13),
     "view": (8200, 40),
     "testing": (10070, 48),
-    "cli": (4002, 26),
+    "cli": (4018, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

@@ -55,15 +55,17 @@ _VALUE = _Named("name=value")
 @click.command()
 @click.argument("file")
 @click.argument("trajectory_id", required=False, metavar="[ID]")
-@click.option("--reward", type=float, metavar="NUMBER", help="The reward of the trajectory.")
-@click.option("--rewards", type=_NUMBER, multiple=True, metavar="NAME=NUMBER", help="A named reward; can be repeated.")
-@click.option("--metrics", type=_NUMBER, multiple=True, metavar="NAME=NUMBER", help="A measurement; can be repeated.")
+@click.option("--reward", type=float, metavar="NUMBER", help="Set the reward of the trajectory.")
+@click.option(
+    "--rewards", type=_NUMBER, multiple=True, metavar="NAME=NUMBER", help="Set a named reward; can be repeated."
+)
+@click.option("--metrics", type=_NUMBER, multiple=True, metavar="NAME=NUMBER", help="Set a metric; can be repeated.")
 @click.option(
     "--metadata",
     type=_VALUE,
     multiple=True,
     metavar="NAME=VALUE",
-    help="A metadata value, JSON or text; can be repeated.",
+    help="Set a metadata value, JSON or text; can be repeated.",
 )
 @click.option("--from", "source", metavar="ROWS", help="Read ids and values from a .jsonl file, or from stdin (-).")
 @json_option
@@ -140,10 +142,10 @@ def _note_rows(index: Index, source: str, damaged: list[FormatError], *, as_json
         "unused_fields": dict(applied.unused),
         "unreadable": list(map(str, damaged)),
     }
-    found = [f"{applied.rows} rows read, {applied.applied} noted, {len(applied.problems)} not"]
+    found = [f"{applied.rows} rows read, {applied.applied} noted, {len(applied.problems)} not noted"]
     if applied.unused:
         names = ", ".join(f"{brief(name)} in {count} rows" for name, count in applied.unused.items())
-        found.append(f"fields that were not used: {names}")
+        found.append(f"these fields were not used: {names}")
     show(found, result, as_json=as_json)
     show_problems([*applied.problems, *damaged], as_json=as_json)
     return int(bool(applied.problems))

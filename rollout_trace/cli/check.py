@@ -39,8 +39,8 @@ def _codes(context: click.Context, option: click.Parameter, values: tuple[str, .
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--profile", type=click.Choice(("train", "observe")), help="observe leaves out what matters to a trainer "
-              "alone. Default: train where a step has token ids, or --code or --fail-on is given.")  # fmt: skip
+@click.option("--profile", type=click.Choice(("train", "observe")), help="observe leaves out what only training "
+              "needs. Default: train if a step has token ids or you give --code or --fail-on.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice((*_GRADES, "never")), default="fatal", show_default=True,
               help="Exit with code 1 from this grade on.")  # fmt: skip
 @click.option(
@@ -49,7 +49,7 @@ def _codes(context: click.Context, option: click.Parameter, values: tuple[str, .
     multiple=True,
     callback=_codes,
     metavar="CODE",
-    help="Only findings with this code; can be repeated.",
+    help="Report only findings with this code; can be repeated.",
 )
 @click.option("--vocab-size", type=click.IntRange(min=1), metavar="N", help="Report token ids of N and above.")
 @click.option("--all", "every", is_flag=True, help="Print every finding as it is found; with --json one line each.")
@@ -81,7 +81,7 @@ def check(ctx: click.Context, /, paths: tuple[str, ...], is_format: bool, as_jso
     for name in _OF_FINDINGS if is_format else _OF_FORMAT:
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             option = f"--{_NAMES.get(name, name).replace('_', '-')}"
-            raise click.UsageError(f"{option} cannot be given {'with' if is_format else 'without'} --format.", ctx)
+            raise click.UsageError(f"{option} works only {'without' if is_format else 'with'} --format.", ctx)
     if is_format:
         return _check_format(paths, options["max_problems"], options["ignore"], as_json=as_json)
     if ctx.get_parameter_source("fail_on") is not click.core.ParameterSource.DEFAULT and options["fail_on"] != "never":
@@ -131,7 +131,7 @@ def _check(
     if not every:
         _print_sums(found, files, "train" if is_for_training else "observe", as_json=as_json)
     if profile is None and found is observed and left_out and not as_json:
-        click.echo("no token ids are recorded: checked as --profile observe; --profile train lists what training lacks")
+        click.echo("no token ids are recorded: this used --profile observe. --profile train lists what training lacks")
     show_problems(files.problems, as_json=as_json and not every)
     return int((fail_on != "never" and found.has(fail_on)) or bool(files.problems))
 

@@ -170,7 +170,7 @@ def _child(found: Found) -> Child:
 
 
 def _several(wanted: str, found: Sequence[Found]) -> str:
-    lines = [f"{printable(wanted)!r} names {len(found):,} trajectories; give more of the id of one, or its position:"]
+    lines = [f"{printable(wanted)!r} names {len(found):,} trajectories. Give more of one id, or its position:"]
     for one in found[:_LISTED]:
         head = one.head
         facts = {

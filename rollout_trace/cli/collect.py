@@ -28,15 +28,23 @@ _SHOWN = 12
 @click.argument("further", nargs=-1, metavar="")
 @click.option("--tasks", metavar="FILE", help="The tasks: .jsonl, .json, .csv, .parquet, or MODULE:NAME.")
 @click.option("-o", "--output", metavar="O", help="A .jsonl file (.gz, .zst), a folder (runs/), or an address.")
-@click.option("--samples", type=click.IntRange(1), metavar="N", help="Rollouts of each task. Default: 1.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Rollouts at the same time. Default: 8.")
+@click.option(
+    "--samples", type=click.IntRange(1), metavar="N", help="Make this many rollouts of each task. Default: 1."
+)
+@click.option(
+    "--concurrency", type=click.IntRange(1), metavar="N", help="Run this many rollouts at the same time. Default: 8."
+)
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds that one attempt may take."
 )
-@click.option("--retries", type=click.IntRange(0), metavar="N", help="Attempts after a rollout has failed.")
+@click.option("--retries", type=click.IntRange(0), metavar="N", help="Repeat a failed rollout at most this many times.")
 @click.option("--retry-on", multiple=True, metavar="KIND", help="Retry only these exceptions; can be repeated.")
-@click.option("--retry-failed/--no-retry-failed", default=None, help="Run rollouts again that failed before.")
-@click.option("--reward", multiple=True, metavar="[NAME=]MODULE:FN[*W]", help="A reward function; can be repeated.")
+@click.option(
+    "--retry-failed/--no-retry-failed", default=None, help="Repeat the rollouts that failed in an earlier run."
+)
+@click.option(
+    "--reward", multiple=True, metavar="[NAME=]MODULE:FN[*W]", help="Score with this reward function; can be repeated."
+)
 @click.option(
     "--reward-timeout",
     type=click.FloatRange(0, min_open=True),
@@ -45,16 +53,16 @@ _SHOWN = 12
 )
 @click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Rollout i of each task gets the seed N + i.")
-@click.option("--name", metavar="N", help="Name of the trajectories. Use another for each model or variant.")
-@click.option("--executor", metavar="X", help="Where rollouts are made: local, process or ray. Default: local.")
+@click.option("--name", metavar="N", help="Name of the trajectories. Give each model or variant its own.")
+@click.option("--executor", metavar="X", help="Where rollouts run: local, process or ray. Default: local.")
 @click.option("--logs/--no-logs", default=None, help="Write a log file for each rollout.")
-@click.option("--resume/--no-resume", default=None, help="Continue an output that holds rollouts. Default: yes.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N tasks.")
-@click.option("--task-ids", metavar="A,B", help="Only the tasks with these ids.")
+@click.option("--resume/--no-resume", default=None, help="Continue if the output has rollouts already. Default: yes.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Run only the first N tasks.")
+@click.option("--task-ids", metavar="A,B", help="Run only the tasks with these ids.")
 @click.option("--max-consecutive-failures", type=click.IntRange(0), metavar="N", help="Stop after N failures in a row.")
 @click.option("--config", metavar="FILE.toml", help="Read options from the table [collect] of a TOML file.")
 @click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="One setting, such as recording.fsync=true."
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value, such as recording.fsync=true."
 )
 @click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but run nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")

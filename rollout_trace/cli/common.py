@@ -51,7 +51,7 @@ def where_option(command: F) -> F:
         "--where",
         metavar="EXPR",
         callback=lambda context, option, text: None if text is None else compile_expression(text),
-        help="Only trajectories for which EXPR is true, such as: reward > 0.5",
+        help="Use only trajectories for which EXPR is true, such as: reward > 0.5",
     )(command)
 
 

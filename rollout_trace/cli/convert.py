@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="Option of the format (see --list); can be repeated.",
 )
 @click.option("--strict", is_flag=True, help="Write nothing if tokens, texts or rewards would be left out.")
-@click.option("--list", "is_list", is_flag=True, help="List the formats: what each keeps, loses, and its options.")
+@click.option("--list", "is_list", is_flag=True, help="List the formats, what each keeps and loses, and its options.")
 @where_option
 @json_option
 def convert(

@@ -15,20 +15,20 @@ from rollout_trace.cli.reading import STDIN
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("path", metavar="FILE")
 @click.argument("wanted", metavar="ID")
-@click.option("--step", type=int, required=True, metavar="N", help="Number of model calls that are answered.")
+@click.option("--step", type=int, required=True, metavar="N", help="Answer the first N model calls from the recording.")
 @click.option(
     "--on-difference",
     type=click.Choice(["raise", "live"]),
     default="raise",
     show_default=True,
-    help="A call that differs is refused, or goes to the model.",
+    help="Refuse a call that differs, or send it to the model.",
 )
 @click.option(
     "--tools",
     type=click.Choice(["run", "recorded"]),
     default="run",
     show_default=True,
-    help="Tools run again, or rt.recorded_tool gives their results.",
+    help="Run tools again, or let rt.recorded_tool give their results.",
 )
 @click.option("-o", "--output", metavar="OUT", help="Append the new trajectory to OUT.  [default: FILE, if it is one]")
 @click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
@@ -51,10 +51,12 @@ def fork(
     from rollout_trace.testing.fork_program import fork_of, mark_of, variable
 
     if path == STDIN:
-        raise click.UsageError("FILE cannot be - (stdin), which the program reads: write the trajectory to a file.")
+        raise click.UsageError(
+            "FILE cannot be - (stdin), because the program reads stdin. Write the trajectory to a file first."
+        )
     (chosen,) = choices_of([path], wanted, problems=[])
     if not run["output"] and not (chosen.files == [path] and os.path.isfile(path)):
-        raise click.UsageError(f"{path} is not one file that the new trajectory could be appended to: name it, -o OUT.")
+        raise click.UsageError(f"the new trajectory cannot be appended to {path}, which is not one file. Give -o OUT.")
     what = chosen.files, chosen.id, mark_of(chosen.line), step, on_difference, tools
     try:
         origin = fork_of(*what).root.origin

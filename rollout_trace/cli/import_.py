@@ -65,8 +65,8 @@ def import_(
     if not paths:
         raise click.UsageError("name a file to import, or - for stdin. --list shows the sources.")
     if output is None or not output.endswith(SUFFIXES):
-        found = "-o FILE is missing" if output is None else f"{output} is no name for it"
-        raise click.UsageError(f"{found}: trajectories are written to a file that ends with {', '.join(SUFFIXES)}.")
+        found = "-o FILE is missing" if output is None else f"-o {output} has an unknown suffix"
+        raise click.UsageError(f"{found}. Give a file that ends with {', '.join(SUFFIXES)}.")
     source = source or _detected(paths)
     if score is not None and source.name != "inspect":
         raise click.UsageError(f"--score works with the source inspect, not with {source.name}.")
@@ -132,7 +132,7 @@ def _import(source: Source, paths: Sequence[str], output: str, options: dict[str
     }
     lines = [f"{report.trajectories} trajectories with {report.steps} steps of {source.name} in {output}"]
     if not report.trajectories:
-        lines = [f"there was nothing of {source.name} to write"]
+        lines = [f"{source.name} had no trajectories to write"]
     lines += [f"missing in the source: {name}: {count}" for name, count in report.missing.items()]
     lines += [f"left out: {name}: {count}" for name, count in report.dropped.items()]
     lines += [f"note: {name}: {count}" for name, count in report.noted.items()]

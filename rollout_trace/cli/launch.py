@@ -88,7 +88,7 @@ def start(given: Given) -> NoReturn:
         _check_cli(given.cli)
     why = None if os.name == "nt" else why_unseen(executable, command)
     if why is not None and given.fork is not None:
-        raise Refusal(f"{why}: the calls of Python programs alone can be answered from a recording.")
+        raise Refusal(f"{why}: only the calls of Python programs can be answered from a recording.")
     _execute(executable, command, _environment(given, output, is_waited=why is not None), why, given.cli)
 
 
@@ -150,7 +150,7 @@ def _check_executable(path: str) -> None:
     if not os.path.exists(path):
         raise Refusal(f"there is no program {path}.")
     if os.path.isdir(path):
-        raise Refusal(f"{path} is a folder without a __main__.py, which is no program.")
+        raise Refusal(f"{path} is not a program: a folder needs a __main__.py.")
     if not os.access(path, os.X_OK):
         raise Refusal(f"{path} is not executable; if it is a Python script, run: python {path}")
 

@@ -70,11 +70,11 @@ def _known(name: str, context: click.Context) -> str:
 @click.option(
     "--sort", metavar="FIELD", callback=_field, help="Sort by a field, smallest first. Reads all files first."
 )
-@click.option("--reverse", is_flag=True, help="Largest first; without --sort, last line first.")
+@click.option("--reverse", is_flag=True, help="Sort largest first; without --sort, show the last line first.")
 @click.option(
     "-n", "count", type=click.IntRange(min=0), metavar="N", help="Show the first N (also -N). With --last: 10."
 )
-@click.option("--last", is_flag=True, help="Show the last N. Plain files are read from their end.")
+@click.option("--last", is_flag=True, help="Show the last N. Only the end of plain files is read.")
 @click.option("-f", "--follow", "-F", is_flag=True, help="Show the last N and new lines, until Ctrl-C (code 130).")
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per trajectory.")
 @click.option("--raw", "form", flag_value="raw", help="Print the lines unchanged.")

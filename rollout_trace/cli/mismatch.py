@@ -20,7 +20,7 @@ _COLUMNS = ("tokens", "ratio", "k1", "k3", "mean |d|", "max |d|")
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--trainer-version", type=int, metavar="N", help="Version of the trainer's weights; else the newest.")
+@click.option("--trainer-version", type=int, metavar="N", help="Version of the trainer's weights. Default: the newest.")
 @where_option
 @json_option
 def mismatch(paths: tuple[str, ...], trainer_version: int | None, where: Test | None, as_json: bool) -> int:

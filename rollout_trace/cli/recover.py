@@ -25,7 +25,7 @@ def recover(path: str, write: bool, as_json: bool) -> int:
 
     place = to_local(path)
     if not (is_address(place) or os.path.exists(place) or os.path.isdir(f"{os.path.realpath(place)}.journal")):
-        raise click.UsageError(f"there is neither a file {path} nor a journal beside it.")
+        raise click.UsageError(f"there is no file {path}, and no journal beside it. Check the path.")
     # Imported on use: the other commands need no recorder.
     from rollout_trace.record.recovery import recover as recover_journals
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=click.Choice(COLOR_BY),
     default="logprob",
     show_default=True,
-    help="What the colours of tokens mean.",
+    help="Colour tokens by this value.",
 )
 @click.option("--step", type=int, metavar="N", help="Show everything of step N; -1 is the last.")
 @click.option("--raw", is_flag=True, help="Show requests and answers byte for byte, if they were kept.")

@@ -29,7 +29,7 @@ class _Size(click.ParamType[int]):
         found = _SIZE.fullmatch(str(value).strip())
         size = 0 if found is None else int(float(found[1]) * 1000 ** _POWERS[found[2].lower()])
         if size < 1:
-            self.fail(f"{value!r} is no size; give one such as 500KB, 100MB or 2GB.", param, ctx)
+            self.fail(f"{value!r} is not a size; give one such as 500KB, 100MB or 2GB.", param, ctx)
         return size
 
 
@@ -43,7 +43,7 @@ class _Fractions(click.ParamType[list[tuple[str | None, float]]]):
         try:
             found = [(name.strip() or None, float(share)) for name, _, share in given]
         except ValueError:
-            self.fail(f"{value!r} are no fractions; give such as 0.9,0.1 or train=0.9,test=0.1.", param, ctx)
+            self.fail(f"{value!r} are not fractions; give some such as 0.9,0.1 or train=0.9,test=0.1.", param, ctx)
         if not all(share > 0 for _, share in found) or not math.isclose(sum(share for _, share in found), 1):
             self.fail(f"{value!r}: expected fractions above 0 whose sum is 1.", param, ctx)
         names = [name.lower() for name, _ in found if name is not None]
@@ -54,7 +54,7 @@ class _Fractions(click.ParamType[list[tuple[str | None, float]]]):
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("-o", "--output", required=True, metavar="FOLDER", help="Folder for the files.")
+@click.option("-o", "--output", required=True, metavar="FOLDER", help="Folder to write the files to.")
 @click.option("--overwrite", is_flag=True, help="Replace the files of an earlier split in FOLDER.")
 @click.option("--by", type=click.Choice(["group", "task", "name", "status"]), help="Write one file per value.")
 @click.option("-n", "count", type=click.IntRange(1), metavar="PARTS", help="Write N files of about the same size.")
@@ -151,9 +151,9 @@ def _report(
     found += [f"{path}: {count}" for path, count in zip(written, counts, strict=True)]
     wanted = given.get("count", len(given.get("fractions", ())))
     if len(parts) < wanted:
-        found.append(f"{wanted - len(parts)} files would be empty and were not written: too few groups")
+        found.append(f"{wanted - len(parts)} files were not written, because there were too few groups to fill them")
     if in_several := torn(parts):
-        found.append(f"groups that are in several files: {in_several}")
+        found.append(f"these groups are in several files: {in_several}")
     result = {
         "output": output,
         "read": read,

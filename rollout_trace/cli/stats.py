@@ -22,7 +22,9 @@ _BY = ("group", "task", "agent", "model", "name", "status")
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--by", type=click.Choice(_BY), help="Also sum up by group, task, agent, ...")
-@click.option("--threshold", type=float, default=1.0, show_default=True, help="A run passes from this reward on.")
+@click.option(
+    "--threshold", type=float, default=1.0, show_default=True, help="A run passes if its reward is at least this."
+)
 @where_option
 @json_option
 def stats(paths: tuple[str, ...], by: By | None, threshold: float, where: Test | None, as_json: bool) -> int:

@@ -77,7 +77,10 @@ def view(
     if html is not None:
         return _write(paths, html, where, number or _IN_A_FILE, tokenizer, overwrite=overwrite, as_json=as_json)
     if where is not None or number is not None or overwrite:
-        raise click.UsageError("--where, -n and --overwrite work only with --html OUT. The page has a search box.")
+        raise click.UsageError(
+            "--where, -n and --overwrite work only with --html OUT. To choose trajectories on the page, use its search "
+            "box."
+        )
     from rollout_trace.view.index import Index
     from rollout_trace.view.index_cache import cache_folder
     from rollout_trace.view.page_data import PageData
@@ -123,7 +126,7 @@ def _write(
         "is_cut": left_out,
         "unreadable": [str(error) for error in found.problems],
     }
-    more = f", the first {number}: -n takes more, --where others" if left_out else ""
+    more = f", the first {number}; -n takes more, --where chooses others" if left_out else ""
     show([f"{written.trajectories} trajectories in {out} ({written.size / 1e6:.1f} MB){more}"], result, as_json=as_json)
     show_problems(found.problems, as_json=as_json)
     return int(bool(found.problems) or not written.trajectories)
@@ -136,7 +139,9 @@ def _serve(data: PageData, port: int, *, opens: bool, as_json: bool) -> int:
         server = PageServer(data, port)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise click.UsageError(f"port {port} is not available ({reason}). Give another one, or none.") from error
+        raise click.UsageError(
+            f"port {port} is not available ({reason}). Give another port, or leave --port out."
+        ) from error
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         if as_json:

@@ -129,7 +129,7 @@ def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any]) -> F
         return None
     found, is_running = log.continued(call, server, messages)
     if is_running:
-        raise ByText("running", "the call whose answer it continues has not ended: nobody has closed its stream.")
+        raise ByText("running", "it continues an answer whose stream nobody has closed.")
     if found.changed is not None:
         raise ByText("history_changed", f"message {found.changed} is not as it was recorded.", found.changed)
     turn = found.turn
@@ -139,7 +139,9 @@ def _by_ids(call: Call, log: StepLog, server: str, body: Mapping[str, Any]) -> F
     ids = check_turn(turn, call.protocol, server, body, tools)
     if found.is_ambiguous:
         raise ByText(
-            "ambiguous", "several steps were asked and answered so, with other ids; nothing tells which it is."
+            "ambiguous",
+            "several steps have these messages and this answer, with different ids, so it is not known which one "
+            "it continues.",
         )
     if wishes.thinking == "template" and found.has_thought:
         raise ByText("thinking", 'thinking="template": the template decides what is left of the earlier thinking.')
@@ -279,7 +281,7 @@ class _NoTokenizer(ByText):
 
 def _ids_in(reply: Reply) -> Sequence[int]:
     if reply is NO_CONNECTION:
-        failure = ByText("tokenizer", f"no connection of the client was free for /tokenize in {POOL_PATIENCE:g} s.")
+        failure = ByText("tokenizer", f"the client had no free connection for /tokenize within {POOL_PATIENCE:g} s.")
         failure.counts = 0.0
         raise failure
     if reply is NO_REPLY:

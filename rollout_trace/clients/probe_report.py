@@ -349,7 +349,7 @@ def _reasons(probed: ProtocolProbe, *, stream_equals_unary: bool | None) -> Iter
         elif call.aligned is not True:
             yield f"{name}: {call.problem or 'ids and logprobs cannot be matched.'}"
     if stream_equals_unary is False:
-        yield "streamed: other ids or logprobs than unstreamed"
+        yield "streamed: ids or logprobs differ from those of unstreamed calls"
 
 
 _HEADER = ("call", "answered", "choices", "prompt ids", "completion ids", "logprobs", "aligned")

@@ -327,8 +327,8 @@ class TransformersGeneration:
         if not (is_pad and rows > 1 and self._may_stop_otherwise()):
             return None
         return (
-            "the end token pads the rows of this batch too: it is not certain whether it was sampled, or the row ended "
-            "with a stop string or criterion before it. Set a pad_token_id of its own."
+            "the end token also pads the rows of this batch, so it is not known whether it was sampled, or whether a "
+            "stop string or criterion ended the row before it. Set another token as pad_token_id."
         )
 
     def _scores(self, output: Any, begin: int) -> tuple[list[list[float]] | None, Literal["raw", "processed"] | None]:

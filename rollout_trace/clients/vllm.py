@@ -242,7 +242,8 @@ def _one_prompt(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     if hasattr(prompt, "__aiter__"):
         guard.warn_once(
             "vllm-input-stream",
-            "AsyncLLM.generate() got a stream of inputs: its completions are recorded as one, after the first prompt.",
+            "AsyncLLM.generate() got a stream of inputs: its completions are recorded as one step, after the first "
+            "prompt. Make a call for each input to get a step for each.",
         )
         return [{"stream": True}]
     return [{"stream": True, **vllm_json.prompt_fields(prompt)}]

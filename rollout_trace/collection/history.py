@@ -246,7 +246,8 @@ def _last(place: str) -> Last:
     except (OSError, ValueError, ImportError) as error:
         guard.warn_once(
             f"history-read:{place}",
-            f"the history {shown(place)} could not be read: {guard.describe(error)}. What has changed is unknown.",
+            f"the history {shown(place)} could not be read: {guard.describe(error)}. What has changed since the last "
+            "run is not known.",
         )
         return last
     for line in lines:
@@ -317,10 +318,12 @@ def sentences(last: Last, hashes: Hashes) -> list[str]:
         return []
     found = []
     if before.get("agent_name") != hashes.agent_name:
-        found.append(f"the agent is {hashes.agent_name}; that of {last.name} was {before.get('agent_name')}")
+        found.append(f"the agent is {hashes.agent_name}; in {last.name} it was {before.get('agent_name')}")
     elif before.get("agent") != hashes.agent:
         if before.get("agent") is None or hashes.agent is None:
-            found.append(f"whether the agent is that of {last.name} is not known: one of the two has no source file")
+            found.append(
+                f"it is not known whether the agent has changed since {last.name}: one of the two has no source file"
+            )
         else:
             found.append(f"the source of the agent {hashes.agent_name} differs from that of {last.name}")
     if before.get("settings") != hashes.settings_hash:

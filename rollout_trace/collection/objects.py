@@ -94,8 +94,7 @@ def _import_module(name: str) -> ModuleType:
         top = name.partition(".")[0]
         if error.name != top:
             raise ImportError(
-                f"there is no module {error.name!r}: the package {error.name.rpartition('.')[0]!r} is there, and has "
-                "no such module."
+                f"there is no module {error.name!r}: the package {error.name.rpartition('.')[0]!r} has no such module."
             ) from None
         raise ImportError(f"there is no module {top!r}; {_advice(top)}") from None
     except (Exception, SystemExit) as error:
@@ -148,7 +147,8 @@ def _import_file(path: str) -> ModuleType:
         module = _import_module(name.removesuffix(".__init__"))
         if not _is_of(module, path):
             raise ImportError(
-                f"{path} cannot be imported: {name} is already another module, that of {module.__file__}. Rename one."
+                f"{path} cannot be imported: another module has the name {name} already, from {module.__file__}. "
+                "Rename one."
             )
         return module
     if not name.isidentifier() or name in sys.modules or name in sys.stdlib_module_names:

@@ -91,7 +91,7 @@ class PoolWorker(ABC):
             done, _ = await asyncio.wait(either, timeout=grace / 2, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 answer.cancel()
-                self.kill(f"it did not answer {grace:g} seconds after the time of a rollout was over")
+                self.kill(f"it did not answer {grace:g} seconds after a rollout's time had ended")
                 return
             await asyncio.wait([made], timeout=grace)
 

@@ -137,7 +137,7 @@ class WorkerProcess(PoolWorker):
                     "not written is in its journal: rt.recover reads it."
                 )
         finally:
-            self.kill("not ended in time")
+            self.kill("it did not end in time")
             await asyncio.gather(self._run, *self._watches)
 
     def ask(self) -> asyncio.Future[None]:

@@ -165,8 +165,8 @@ class RayExecutor:
         nodes = sum(bool(node.get("Alive")) for node in self._ray.nodes())
         if nodes > 1 and work.output is not None and "://" not in work.output:
             guard.warn(
-                f"the cluster has {nodes} nodes, and the output is the path {work.output}: each node writes to its own "
-                "disk, unless that is a folder that all of them mount. Give an address, such as s3://bucket/runs."
+                f"the cluster has {nodes} nodes, and the output is the path {work.output}. Each node writes to its "
+                "own disk, unless all of them mount this folder. Give an address, such as s3://bucket/runs."
             )
 
 

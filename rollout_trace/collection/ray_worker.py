@@ -96,7 +96,8 @@ class RayWorker(PoolWorker):
             guard.warn_once(
                 "ray resources",
                 f"Ray has found no room for an actor ({asked}) for {PATIENCE:g} seconds; the cluster has "
-                f"{_resources(self._ray)}. Collecting waits for it. Ask for less in rt.RayExecutor(...), or add nodes.",
+                f"{_resources(self._ray)}. The collection waits for it. Ask for less in rt.RayExecutor(...), or add "
+                "nodes.",
             )
         try:
             await asyncio.shield(opening)

@@ -122,8 +122,8 @@ def earlier(output: str, *, write: bool = True, spool: Spool = None) -> Earlier:
     if recovered.report.not_written:
         # Made again now, these rollouts would be in the output twice when a later recovery writes them.
         raise WriteError(
-            f"what dead processes left of {shown(output)} could not be written to it "
-            f"({recovered.report.not_written[0]}). Nothing is lost: call collect again when it can be."
+            f"what killed processes had recorded for {shown(output)} could not be written to it "
+            f"({recovered.report.not_written[0]}). Nothing is lost: call collect again once it can be written."
         )
     found.recovered = len(recovered)
     for one in recovered if not write else ():

@@ -107,7 +107,9 @@ def rollouts(
         FileExistsError: ``resume=False``, and the output holds something.
     """
     if "concurrency" in options:
-        raise TypeError("rollouts() has no argument 'concurrency'; give in_flight=, the rollouts at the same time.")
+        raise TypeError(
+            "rollouts() has no argument 'concurrency'; give in_flight=, how many rollouts run at the same time."
+        )
     if order not in ("ready", "tasks"):
         raise ValueError(f"order is {brief(order)}; give 'ready' or 'tasks'.")
     if log is not None and not callable(log):

@@ -230,8 +230,8 @@ class _Run:
             await asyncio.to_thread(leave_out, output, thrown)
         elif self._plan.earlier.has_thrown:
             self._reporter.note(
-                f"{self._work.shown_output} has steps of attempts that others have taken the places of, and nothing "
-                "can be noted of them at an address: rt.groups() leaves them out, an export of trajectories does not"
+                f"{self._work.shown_output} has steps of attempts that were made again, and at an address they cannot "
+                "be marked: rt.groups() leaves them out, but an export of trajectories keeps them"
             )
 
     async def _look_inside(self) -> None:
@@ -335,5 +335,5 @@ class _Run:
             guard.run_all("history", lambda: history.end(summary))
         self._reporter.end(self._monitor.progress(0), summary)
         if summary.interrupted and history is not None:
-            self._reporter.note(f"run the same again to go on: what was made is in {self._work.shown_output}")
+            self._reporter.note(f"run it again to continue: the rollouts made so far are in {self._work.shown_output}")
         return summary

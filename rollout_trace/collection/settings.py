@@ -64,7 +64,7 @@ class Settings:
             raise SettingsError(f"{path}: not valid TOML: {error}.") from None
         for name in tables:
             if name != TABLE:
-                known = f"expected the table [{TABLE}] alone, with the settings in it"
+                known = f"expected the table [{TABLE}] and nothing else, with the settings in it"
                 raise SettingsError(f"{path}: unknown key {name!r}; {known}.")
         table = tables.get(TABLE, {})
         if not isinstance(table, dict):

@@ -454,8 +454,8 @@ class Stream:
         is_used = item.round > 1 and item.group in self._rounds
         if is_used or number in map(str, range(2, self._rounds[before] + 1)):
             raise ValueError(
-                f"the task {brief(item.id)} would have the group {brief(item.group)}, which another task has: the "
-                "groups of a task that comes again are ID#2, ID#3. Give the tasks other ids."
+                f"the task {brief(item.id)} would have the group {brief(item.group)}, which another task has: a task "
+                "that comes again gets the groups ID#2, ID#3. Give the tasks other ids."
             )
 
     # What waits

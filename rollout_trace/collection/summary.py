@@ -200,7 +200,7 @@ def _rows(summary: CollectSummary) -> Iterator[tuple[str, str]]:
     if summary.stopped is not None:
         yield "stopped", printable(summary.stopped, 500)
     if summary.interrupted:
-        yield "interrupted", "run the same again to go on"
+        yield "interrupted", "run it again to continue"
     yield from _rewards(summary)
     yield from _usage(summary)
     yield from _quality(summary)

@@ -54,14 +54,16 @@ def refuse_one_task(tasks: Mapping[Any, Any], what: str) -> None:
     """Raises ValueError where what should be a mapping from ids to tasks is a single task."""
     name = next((one for one in ID_NAMES if one in tasks and not isinstance(tasks[one], (Mapping, list))), None)
     if name is not None:
-        raise ValueError(f"{what} one task, with the field {name!r}: put it in a list, or give a mapping by ids.")
+        raise ValueError(
+            f"{what} one task, with the field {name!r}: put it in a list, or give a mapping from ids to tasks."
+        )
 
 
 def _not_found(path: str, *, is_file: bool) -> str:
     if "://" in path:
         return f"tasks are read from this machine, and {path} is an address: download it, or give the tasks in a list."
     if not is_file and ("\n" in path or " " in path):
-        return f"the tasks are one text, {path[:60]!r}, which is no path of a file: give a list of tasks."
+        return f"the tasks are one text, {path[:60]!r}, and no file has this path: give a list of tasks."
     if not is_file and path.count("/") == 1 and path[0] not in "./~":
         return (
             f"there is no file or folder {path}; if it is a dataset of a hub, load it and give it as the tasks: "
@@ -86,7 +88,7 @@ def _decoded(data: bytes, path: str, line: int | None = None) -> Any:
         return json.loads(data)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno if line is None else line}, column {error.colno}"
-        advice = "" if line is None else " A file of tasks has one JSON value a line."
+        advice = "" if line is None else " A file of tasks has one JSON value on each line."
         raise ValueError(f"{path}, {at}: not valid JSON ({error.msg}).{advice}") from None
     except UnicodeDecodeError as error:
         where = path if line is None else f"{path}, line {line}"
@@ -103,7 +105,7 @@ def _json(path: str) -> Iterator[Placed]:
         refuse_one_task(value, f"{path} holds")
         return ((f"{path}, key {key!r}", Keyed(key, one)) for key, one in value.items())
     if not isinstance(value, list):
-        raise ValueError(f"{path} holds a {type(value).__name__}; expected a list of tasks, or an object of id: task.")
+        raise ValueError(f"{path} holds a {type(value).__name__}; expected a list of tasks, or an object {{id: task}}.")
     return ((f"{path}, item {at} (from 0)", one) for at, one in enumerate(value))
 
 
@@ -116,8 +118,8 @@ def _csv(path: str) -> Iterator[Placed]:
             for row in rows:
                 if None in row or None in row.values():
                     raise ValueError(
-                        f"{path}, line {rows.line_num}: the row does not have as many fields as the first line "
-                        f"has names ({len(rows.fieldnames or ())})."
+                        f"{path}, line {rows.line_num}: the row does not have {len(rows.fieldnames or ())} fields, as "
+                        "the first line does."
                     )
                 yield f"{path}, line {rows.line_num}", row
         except (csv.Error, UnicodeDecodeError) as error:

@@ -204,7 +204,7 @@ def _items(placed: Iterable[Placed]) -> list[TaskItem]:
         if item.id in places:
             raise ValueError(
                 f"two tasks have the id {brief(item.id)}: {places[item.id]} and {place}. Give each its own id; for "
-                "several rollouts of one task there is samples=."
+                "several rollouts of one task, give samples=."
             )
         places[item.id] = place
         items.append(item)
@@ -304,7 +304,7 @@ def _content(value: Any, place: str) -> str:
         return digest(value)
     except NoForm as error:
         raise TypeError(
-            f"{place} has no id, and none can be made of its content: {error}. Give each task a field `id`, or a "
+            f"{place} has no id, and its content does not give one: {error}. Give each task a field `id`, or a "
             "mapping from ids to tasks."
         ) from None
 
@@ -318,7 +318,7 @@ def _chosen(items: Sequence[TaskItem], wanted: Sequence[str]) -> list[TaskItem]:
             close = get_close_matches(one, known, 3)
             parts.append(brief(one) + (f" (close: {', '.join(map(brief, close))})" if close else ""))
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        raise ValueError(f"there is no task with the id {', '.join(parts)}{more}, of {len(items)} tasks.")
+        raise ValueError(f"none of the {len(items)} tasks has the id {', '.join(parts)}{more}.")
     ids = set(wanted)
     return [item for item in items if item.id in ids]
 
@@ -388,4 +388,4 @@ def _scalar(value: Any, path: str, depth: int, lenient: bool) -> Any:
     if lenient:
         return {"class": kind}
     where = "it is" if path == "$" else f"its {path[2:] if path.startswith('$.') else path[1:]} is"
-    raise NoForm(f"{where} {brief(value)} ({kind}), which has no form in JSON")
+    raise NoForm(f"{where} {brief(value)} ({kind}), which JSON cannot hold")

@@ -55,7 +55,7 @@ class Versions:
         except Exception as error:
             guard.warn_once(
                 "policy_version",
-                f"policy_version= failed during a call ({guard.describe(error)}). The step keeps the version before.",
+                f"policy_version= failed during a call ({guard.describe(error)}). The step keeps the previous version.",
             )
             return self._latest
 

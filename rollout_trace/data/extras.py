@@ -119,7 +119,7 @@ class SamplingMask(Arrays):
     def __getitem__(self, position: int) -> IntArray:
         count = len(self.counts)
         if not -count <= position < count:
-            raise IndexError(f"position {position} of a sampling mask of {count} positions.")
+            raise IndexError(f"there is no position {position} in a sampling mask of {count} positions.")
         end = int(self.counts[: position % count + 1].sum())
         ids: IntArray = self.ids[end - int(self.counts[position]) : end]
         return ids

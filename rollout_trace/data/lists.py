@@ -49,7 +49,7 @@ class FrozenList(list[Any]):
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
-            "this list of a step cannot be changed: it is what was recorded. Change a copy, made with list(...)."
+            "this list of a step cannot be changed: it holds what was recorded. Change a copy, made with list(...)."
         )
 
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse

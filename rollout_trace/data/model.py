@@ -386,7 +386,7 @@ class Step:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _USER_FIELDS and getattr(self, "_sealed", False):
             raise AttributeError(
-                f"Step.{name} is a recorded fact and cannot be set; what can be: {', '.join(sorted(_USER_FIELDS))}. "
+                f"Step.{name} is a recorded fact and cannot be set. You can set: {', '.join(sorted(_USER_FIELDS))}. "
                 f"For a changed copy use dataclasses.replace(step, {name}=...)."
             )
         check = _CHECKS.get(name)

@@ -123,8 +123,8 @@ class Trajectory(_Referable):
         recorder = value if name == "_recorder" else self._recorder
         if recorder is not None and name == "steps" and recorder.complete(self) is not None:
             raise AttributeError(
-                "the steps of an open trajectory are what is recorded: change them when it has closed, and when the "
-                "streams that began inside have been read."
+                "the steps of an open trajectory cannot be changed. Change them after it has closed and the streams "
+                "that began in it have been read."
             )
         (_set if name in _COMPLETED else object.__setattr__)(self, name, value)
         if recorder is not None and name == "_recorder":

@@ -226,7 +226,11 @@ def unique_key(key: Any, taken: Mapping[str, Any]) -> str:
     text = json_key(key)
     if text not in taken:
         return text
-    warn_once("same-keys", f"two keys of a mapping are both {text!r} in a file: the second is written with its type.")
+    warn_once(
+        "same-keys",
+        f"two keys of a mapping are both {text!r} in a file: the second is written with its type. Use keys that differ "
+        "as text.",
+    )
     marked = f"{text} ({type(key).__name__})"
     while marked in taken:
         marked += "'"

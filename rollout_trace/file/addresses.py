@@ -91,7 +91,9 @@ def to_local(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if isinstance(path, Path) and _COLLAPSED.match(text):
         fixed = text.replace(":/", "://", 1)
-        raise ValueError(f"{text} was an address, and a Path drops a slash of it: give the text {fixed!r}.")
+        raise ValueError(
+            f"{text} was an address, but Path dropped one of its slashes. Give the text {fixed!r} instead of a Path."
+        )
     if isinstance(text, str) and _is_local(text):
         place = unquote(text.partition("://")[2]).removeprefix("localhost")
         if not place.startswith("/"):
@@ -144,11 +146,11 @@ def file_system(address: str) -> tuple[Any, str]:
     except ImportError as error:
         scheme = address.partition("://")[0]
         raise ImportError(
-            f"{shown(address)}: fsspec needs a further package for {scheme}:// ({error}). Install it, such as s3fs for "
-            "s3://, gcsfs for gs:// or adlfs for az://, beside: pip install '.[fsspec]'"
+            f"{shown(address)}: fsspec needs one more package for {scheme}:// ({error}). Install it, such as s3fs for "
+            "s3://, gcsfs for gs:// or adlfs for az://, in addition to: pip install '.[fsspec]'"
         ) from None
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{shown(address)} is no address that fsspec can open: {describe(error)}") from error
+        raise ValueError(f"{shown(address)} is not an address that fsspec can open: {describe(error)}") from error
     return system, str(path)
 
 
@@ -163,7 +165,7 @@ def _asked(address: str) -> Iterator[tuple[Any, str]]:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is nothing at {shown(address)}.") from error
     except PermissionError as error:
-        raise PermissionError(f"{shown(address)} may not be read: {describe(error)}") from error
+        raise PermissionError(f"reading {shown(address)} is not allowed: {describe(error)}") from error
     except Exception as error:
         raise OSError(f"{shown(address)} could not be read: {describe(error)}") from error
 

@@ -177,8 +177,8 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
     beside = notes_path(file)
     if os.path.exists(beside) and not is_notes_file(beside):
         raise ValueError(
-            f"{beside} is a file of trajectories, and its name is that of the notes of {file}: move it to a name that "
-            f"does not end with {SUFFIX}."
+            f"{beside} is a file of trajectories, but has the name of the notes of {file}. Rename it so that it does "
+            f"not end with {SUFFIX}."
         )
     data = b"".join(dumps({"schema": NOTE_SCHEMA, **note}, orjson.OPT_APPEND_NEWLINE) for note in notes)
     notes_file = AppendedFile(Path(beside).absolute(), Path(beside), ends_lines=True, fsync=False, mode=mode)
@@ -198,7 +198,7 @@ def _noted_file(path: PathLike) -> tuple[str, int]:
     file = to_local(path)
     if is_address(file):
         raise ValueError(
-            f"{shown(file)} is an address, and nothing can be appended there. Copy its shards to a local folder and "
+            f"{shown(file)} is an address, where no note can be appended. Copy its shards to a local folder and "
             "annotate them there, or apply the value to what rt.read() yields."
         )
     refuse_special_file(file)
@@ -229,7 +229,7 @@ def _step(key: Any, given: Any, name: str) -> dict[str, Any]:
         raise TypeError(f"{name} is {brief(given)} ({type(given).__name__}); give a dict with any of {_NAMES}.")
     unknown = [one for one in values if one not in _STEP_CHECKS]
     if unknown:
-        raise ValueError(f"{name} has {brief(unknown[0])}, which a note cannot give of a step; it can give {_NAMES}.")
+        raise ValueError(f"{name} has {brief(unknown[0])}, which a note of a step cannot hold; it can hold {_NAMES}.")
     found: dict[str, Any] = {
         one: _STEP_CHECKS[one](value, f"{name}[{one!r}]") for one, value in values.items() if value is not None
     }

@@ -182,7 +182,7 @@ class AppendedFile:
             try:
                 left = os.lseek(file, 0, os.SEEK_END) - end
             except OSError as blind:
-                unknown = f"How much of its line is in the file is not known ({blind})"
+                unknown = f"It is not known how much of its line is in the file ({blind})"
                 raise AppendError(error, unknown) from error
             raise self._failure(error, left, len(data), length, refusal) from error
 

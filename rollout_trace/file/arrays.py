@@ -283,7 +283,9 @@ def as_form(values: Any, name: str, form: Form) -> AnyArray:
             changed = array.astype(wanted) if array.dtype.kind in "iuf" else None
         # A float is rounded, as everywhere; a whole number stays the same or is refused.
         if changed is None or (wanted.kind != "f" and not np.array_equal(changed, array)):
-            raise ValueError(f"{name}: expected {' or '.join(form.dtypes)}, got {array.dtype} that it cannot hold.")
+            raise ValueError(
+                f"{name}: expected {' or '.join(form.dtypes)}, got {array.dtype} with values that it cannot hold."
+            )
         array = changed
     try:
         check_form(array.dtype.name, array.shape, form)

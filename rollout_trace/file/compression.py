@@ -90,7 +90,7 @@ def check_content(file: int, path: Path) -> None:
     expected = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix, "JSON lines")
     if magic and found != expected:
         raise ValueError(
-            f"{path} holds {found} (its first bytes: {magic!r}), and its name says {expected}: nothing was written. "
+            f"{path} holds {found} (its first bytes: {magic!r}), but its name says {expected}: nothing was written. "
             "Give another name, or move the file."
         )
 

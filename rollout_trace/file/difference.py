@@ -28,7 +28,7 @@ class Difference(NamedTuple):
         if end > len(base):
             raise ValueError(f"the difference needs {end} bytes of a base that has {len(base)}")
         if min(self.prefix, self.suffix, *self.copies) < 0 or sum(self.copies[::3]) > len(self.middle):
-            raise ValueError("the difference has numbers that cannot be")
+            raise ValueError("the difference has impossible numbers")
         parts, at = [base[: self.prefix]], 0
         for literal, place, length in zip(*(self.copies[start::3] for start in range(3)), strict=True):
             parts += self.middle[at : at + literal], base[place : place + length]

@@ -159,9 +159,9 @@ def without_keys(exchange: Exchange) -> Exchange | None:
     ):
         guard.warn_once(
             "exchange-with-key",
-            f"the exchange {clean.name} ({clean.method} {clean.path}) is not written to the file: a key of a client is "
-            "in its bytes in a form that cannot be cut (as token ids, in pieces of a stream, or compressed). A replay "
-            "lacks it: keep the key out of the prompt.",
+            f"the exchange {clean.name} ({clean.method} {clean.path}) is not written to the file: a key of a client "
+            "is in its bytes in a form that cannot be cut out (as token ids, in pieces of a stream, or compressed). A "
+            "replay will lack it. Keep the key out of the prompt.",
         )
         return None
     return clean

@@ -187,7 +187,9 @@ def check_trainer(step: Step, sampled: int | None) -> None:
     for name in TRAINER_VALUES:
         array = getattr(step.trainer, name)
         if array is not None and sampled is not None and len(array) != sampled:
-            raise ValueError(f"step {step.id} has {sampled} completion tokens and {len(array)} {name}: one for each.")
+            raise ValueError(
+                f"step {step.id} has {sampled} completion tokens and {len(array)} {name}. Give one for each token."
+            )
 
 
 def read_trainer(record: TrainerRecord, sampled: int | None) -> TrainerTokens:

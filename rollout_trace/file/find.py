@@ -383,7 +383,7 @@ class IndexedLine(NamedTuple):
             raise FormatError(f"{error}.") from error
         found = found_in(self.path, (None, self.at.number, line))
         if found is None:
-            raise FormatError(f"{self.place}: the line has changed while it was read.")
+            raise FormatError(f"{self.place}: the line changed while it was read. Read the file again.")
         return found.load()
 
 

@@ -251,7 +251,7 @@ def line_at(path: str, place: Place, length: int, store: Callable[[], BinaryIO] 
             found = _window(members.parts(), place.begin, place.begin + length)
     line = b"".join(found)
     if len(line) != length:
-        raise EOFError(f"{path}, line {place.number}: the file was changed, the line is not where it was")
+        raise EOFError(f"{path}, line {place.number}: the file was changed, and the line is no longer where it was")
     return line
 
 

@@ -94,8 +94,8 @@ class FileLock:
         holders = _holders(file)
         who = f"process {' and '.join(map(str, holders))}" if holders else "another process"
         return (
-            f"{who} holds its lock, which was waited for {round(timeout, 2):g} seconds (`lsof {self._path}` lists the "
-            "processes that have the file open; lock_timeout= sets how long to wait)"
+            f"{who} holds its lock, which was not free within {round(timeout, 2):g} seconds (`lsof {self._path}` "
+            "lists the processes that have the file open; lock_timeout= sets how long to wait)"
         )
 
 
@@ -131,8 +131,8 @@ class _LockFile(FileLock):
 
     def _held(self, file: int, timeout: float) -> str:
         return (
-            f"another process holds its lock, {self._lock_path}, which was waited for {round(timeout, 2):g} seconds "
-            "(lock_timeout= sets how long to wait)"
+            f"another process holds its lock, {self._lock_path}, which was not free within {round(timeout, 2):g} "
+            "seconds (lock_timeout= sets how long to wait)"
         )
 
 

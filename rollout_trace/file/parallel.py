@@ -118,7 +118,7 @@ class Workers:
         except _Broken as error:
             self._is_broken = True
             self.close()
-            guard.warn(f"{error}: the rest is read by this process alone.")
+            guard.warn(f"{error}: only this process reads the rest.")
             yield None
 
     def _lines(self, at: int) -> Iterator[tuple[int, PackedLine] | None]:

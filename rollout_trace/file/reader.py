@@ -311,7 +311,7 @@ def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
                 f"got {brief(one)}."
             )
     found = [file for one in paths for file in _expand(to_local(one))]
-    only = "has files of notes alone" if found else "is empty"
+    only = "has only files of notes" if found else "is empty"
     # Left out of lists too: a shell's `*.jsonl` names the notes beside the files that they belong to.
     return _with_trajectories(found, f"the list of files to read {only}: name at least one file of trajectories.")
 

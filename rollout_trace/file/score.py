@@ -75,8 +75,8 @@ def result_values(result: Any) -> Mapping[str, Any] | None:
     others = [name for name in found if name not in VALUES]
     if known and others:
         raise TypeError(
-            f"the function returned {brief(others[0])} beside {brief(known[0])}; give named rewards in 'rewards', and "
-            "what else there is in 'metadata'."
+            f"the function returned {brief(others[0])} beside {brief(known[0])}. Put named rewards in 'rewards', and "
+            "everything else in 'metadata'."
         )
     if others:
         return {"rewards": found}

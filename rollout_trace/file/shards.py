@@ -142,7 +142,9 @@ class ShardWriter:
             raise NotADirectoryError(f"{self.path} is a file: shards are written to a folder. Give another name.")
         make_folder(self._folder, options.get("mode"))
         if not os.access(self._folder, os.W_OK | os.X_OK):
-            raise PermissionError(f"{self.path}: nothing may be written to this folder.")
+            raise PermissionError(
+                f"{self.path}: this folder does not allow writing. Change its permissions, or give another folder."
+            )
         self._is_closed = False
         self._reset()
         renew_after_fork(self, ShardWriter._reset)
@@ -261,11 +263,11 @@ def check_address(address: str) -> str:
     if plain.endswith(SUFFIXES):
         folder = next(plain.removesuffix(one) for one in reversed(SUFFIXES) if plain.endswith(one))
         raise ValueError(
-            f"{shown(address)} names a file, and at an address each process writes files of its own: name their "
-            f"folder, such as {shown(folder)!r}."
+            f"{shown(address)} names a file, but at an address each process writes its own files. Give a folder, such "
+            f"as {shown(folder)!r}."
         )
     if not plain.partition("://")[2]:
         raise ValueError(
-            f"{shown(address)} names no folder: give one, such as {address.rstrip('/:')}://bucket/rollouts."
+            f"{shown(address)} does not name a folder: give one, such as {address.rstrip('/:')}://bucket/rollouts."
         )
     return plain

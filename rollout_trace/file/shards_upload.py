@@ -378,8 +378,8 @@ class Uploader:
         self._delay = min(2 * self._delay, _LONGEST_RETRY)
         if self._failures == 1:
             guard.warn(
-                f"{path} could not be uploaded to {shown(self._address)} ({guard.describe(error)}). It is kept there, "
-                "as those that follow are, and tried again; the agent goes on."
+                f"{path} could not be uploaded to {shown(self._address)} ({guard.describe(error)}). It is kept there "
+                "and tried again, and so are the shards that follow; the agent goes on."
             )
 
     def _send_last(self) -> None:
@@ -409,8 +409,8 @@ class UploadedShards:
         self.path = check_address(address)
         if options.get("media", "inline") != "inline":
             raise ValueError(
-                f'media="folder" is for local outputs: at {shown(address)} images, audio and files stay in the lines, '
-                'media="inline".'
+                f'media="folder" works only for local outputs. For {shown(address)} give media="inline", which keeps '
+                "images, audio and files in the lines."
             )
         file_system(self.path)
         self.spool = spool_of(self.path, settings.spool)

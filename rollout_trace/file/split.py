@@ -185,8 +185,8 @@ def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None
         )
     if others := sorted(there - ours):
         raise FileExistsError(
-            f"{folder} has other files of trajectories, such as {others[0]}: they would be taken for parts. "
-            "Give a new folder, or move them away."
+            f"{folder} has other files of trajectories, such as {others[0]}: they would be read as parts of the "
+            "split. Give a new folder, or move them away."
         )
 
 

@@ -148,8 +148,8 @@ class JSONLWriter:
         if not self._lock.acquire(timeout=self._lock_timeout):
             raise AppendError(
                 TimeoutError(
-                    f"another thread of this process is writing to it, and {self._lock_timeout:g} seconds were waited "
-                    "(lock_timeout= sets how long)"
+                    f"another thread of this process is still writing to it after {self._lock_timeout:g} seconds "
+                    "(lock_timeout= sets how long to wait)"
                 ),
                 "Nothing of its line is in the file",
             )
@@ -248,7 +248,7 @@ def check_path(path: Any) -> Path:
     # A part that begins with a digit belongs to the name: rollouts-qwen2.5
     if suffix[1:2].isalpha() and suffix not in (".jsonl", ".ndjson", ".json"):
         raise ValueError(
-            f"{place}: {suffix!r} is no format that trajectories are written in; give a name that ends with .jsonl, "
-            ".jsonl.gz or .jsonl.zst."
+            f"{place}: {suffix!r} is not a format for trajectories; give a name that ends with .jsonl, .jsonl.gz or "
+            ".jsonl.zst."
         )
     return place

@@ -89,8 +89,8 @@ def child_environment(
 
 def _problem(own: recording, file: str | None) -> str | None:
     if file is None:
-        return f"the recording to {own.name} writes to no file"
-    return f"the recording to {own.name} has redact=, which another process would not keep" if own.is_redacted else None
+        return f"the recording to {own.name} does not write to a file"
+    return f"the recording to {own.name} has redact=, which another process would lack" if own.is_redacted else None
 
 
 def _recording() -> recording | None:

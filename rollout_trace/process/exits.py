@@ -34,9 +34,9 @@ _REASONS = 5
 """Most reasons for missing ids that are printed."""
 
 _NOT_ASKED = (
-    "neither it nor a Python program that it started called a model. Recorded is what reads its server's address from "
-    "variables (OPENAI_BASE_URL, ANTHROPIC_BASE_URL, GOOGLE_GEMINI_BASE_URL, ...), and the programs that --cli names, "
-    "under another name too: docs/any-program.md."
+    "neither it nor a Python program that it started called a model. rollout-trace records programs that read their "
+    "server's address from variables (OPENAI_BASE_URL, ANTHROPIC_BASE_URL, GOOGLE_GEMINI_BASE_URL, ...), and those "
+    "that --cli names, whatever they are called: docs/any-program.md."
 )
 _ROOTS = 2
 """Most roots whose ids are kept: it matters only whether there is exactly one."""
@@ -173,7 +173,7 @@ def report() -> None:
     if total.counts["unanswered"]:
         guard.warn(
             f"{_many(total.counts['unanswered'], 'call')} of processes that the program started went to the model: "
-            "rollout-trace fork answers those of its first process."
+            "rollout-trace fork answers only the calls of its first process."
         )
     if "ROLLOUT_TRACE_QUIET" not in os.environ and sys.stderr is not None:
         show(total, sys.stderr, why)
@@ -263,9 +263,9 @@ def lines_of(total: Tally, why: str | None = None) -> list[str]:
         nothing = " ".join(NOTHING.removeprefix(_PREFIX).split())
         lines.append(nothing if why is None else f"nothing was recorded: {printable(why)}, and {_NOT_ASKED}")
     if counts["orphans"]:
-        lines.append(f"{_many(counts['orphans'], 'call')} of trajectories that had closed already, recorded in no file")
+        lines.append(f"no file has {_many(counts['orphans'], 'call')} of trajectories that had closed already")
     if counts["not_model_calls"]:
-        lines.append(f"{_many(counts['not_model_calls'], 'request')} looked like a model call and had no such answer")
+        lines.append(f"{_many(counts['not_model_calls'], 'request')} looked like a model call but got another answer")
     if counts["trajectories_lost"]:
         lost = counts["trajectories_lost"]
         lines.append(f"{_many(lost, 'trajectory')} could not be written; the log above has the reason")

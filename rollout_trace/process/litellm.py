@@ -188,7 +188,7 @@ def _replace(
         guard.warn_once(
             f"litellm:{missing}",
             f"this release of litellm has no {missing}: answers that litellm takes from its cache, or discards, are "
-            "not marked as such in an instrumented process. litellm 1.110.2 has it.",
+            "not marked as such in an instrumented process. Use litellm 1.110.2.",
         )
 
 

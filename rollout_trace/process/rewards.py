@@ -42,11 +42,11 @@ def read(path: str, before: str = "") -> Found:
     except OSError as error:
         raise ValueError(describe(error)) from None
     if changed == before:
-        raise ValueError("it was there before the program began, which has not changed it")
+        raise ValueError("it was there before the program began, and the program did not change it")
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
     if not isinstance(value, dict):
         value = {"reward": value}
     unknown = [key for key in value if key not in _KEYS]
@@ -99,7 +99,7 @@ def give_to_written(roots: Sequence[tuple[str, str]]) -> None:
         return
     _state["is_given"] = True
     if len(roots) != 1:
-        _warn(path, "it is one reward, and the program has recorded several trajectories: use rt.reward() in it")
+        _warn(path, "one reward cannot be given to several trajectories: call rt.reward() in the program")
         return
     found = _read_or_warn(path)
     if found is None:

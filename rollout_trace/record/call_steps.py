@@ -348,7 +348,7 @@ def _explain_empty_error(step: Step, wishes: Engine | None) -> None:
         return
     if not lacks_top_k(step.sampling if isinstance(step.sampling, Mapping) else {}):
         return
-    guard.warn_once("vllm_empty_500", f"an HTTP 500 without a message may be this: {NO_TOP_K}.")
+    guard.warn_once("vllm_empty_500", f"an HTTP 500 without a message may have this cause: {NO_TOP_K}.")
     if wishes is not None and wishes.sampling_mask:
         issue = ExtraIssue(field="sampling_mask", code="not_sent", message=f"{NO_TOP_K}.")
         amend(step, extra_issues=(*step.extra_issues, issue))

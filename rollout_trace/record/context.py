@@ -94,8 +94,8 @@ class TrajectoryScope:
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(
-            f"{name!r} cannot be set on what rt.trajectory(...) gives: it is no trajectory yet. Set it on what the "
-            f"block gives, `with rt.trajectory(...) as trajectory: trajectory.{name} = ...`"
+            f"{name!r} cannot be set on the result of rt.trajectory(...), which is not a trajectory yet. Set it "
+            f"inside the block, `with rt.trajectory(...) as trajectory: trajectory.{name} = ...`"
             + (", or call rt.reward(...) inside the block." if name == "reward" else ".")
         )
 
@@ -103,7 +103,7 @@ class TrajectoryScope:
 
         def __getattr__(self, name: str) -> None:
             raise AttributeError(
-                f"what rt.trajectory(...) gives has no {name!r}: it is no trajectory yet. The block gives it: "
+                f"the result of rt.trajectory(...) has no {name!r}: it is not a trajectory yet. The block gives one: "
                 "`with rt.trajectory(...) as trajectory:`."
             )
 
@@ -148,8 +148,8 @@ class TrajectoryScope:
         if len(self._opened) > 1:
             guard.warn_once(
                 "left-elsewhere",
-                "one rt.trajectory() object was entered several times and is left in a context that entered none of "
-                "them: the last one is closed, which may not be the right one. Make an rt.trajectory() for each block.",
+                "one rt.trajectory() object was entered several times and left in a context that had not entered it: "
+                "its last trajectory is closed, which may be the wrong one. Make an rt.trajectory() for each block.",
             )
         return self._opened.pop(next(reversed(self._opened)))
 

@@ -188,7 +188,7 @@ _UNSEEN = {
     True: TokenIssue(code="cached", message="the framework answered without calling the model."),
     False: TokenIssue(
         code="not_on_wire",
-        message="the bytes of this call were not seen: its framework's client is not wrapped, or of no known SDK.",
+        message="the bytes of this call were not seen: its framework's client is not wrapped, or its SDK is not known.",
     ),
 }
 """Why a step made from a framework's data has no ids; the key is whether the answer came from its cache."""
@@ -463,13 +463,14 @@ def _warn_if_closed(trajectory: Trajectory | None, name: str, what: str) -> None
     if state is not None and state.log is not None:
         guard.warn_once(
             "tool-run-in-a-fork",
-            f"tool run {name!r} {what} in a process that was forked inside its trajectory {named}, which is the other "
-            "process's: it is recorded nowhere. Use rt.tool_run there, around what waits for this process.",
+            f"tool run {name!r} {what} in a process that was forked inside its trajectory {named}, which belongs to "
+            "the other process. So the run is recorded nowhere. Use rt.tool_run in the other process, around the code "
+            "that waits for this one.",
         )
     else:
         opened_at = None if state is None else state.opened_at
         guard.warn_once(
             "tool-run-after-close",
-            f"tool run {name!r} {what} when its trajectory {named}, opened at {opened_at}, had closed. A file that was "
-            "written then has only a part of it. End tool runs inside the `with rt.trajectory()` block.",
+            f"tool run {name!r} {what} when its trajectory {named}, opened at {opened_at}, had closed. The file has "
+            "only part of it, or nothing. End tool runs inside the `with rt.trajectory()` block.",
         )

@@ -210,8 +210,8 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
     if no_ids:
         guard.warn_once(
             "no-ids",
-            f"{len(no_ids)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids: the "
-            "server was not asked for them. If it can send them, name its engine, e.g. "
+            f"{len(no_ids)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids, "
+            "because the server was not asked for them. If it can send them, name its engine, such as "
             'rt.wrap_openai(client, engine="vllm"), rt.instrument(engine="vllm") or rt.collect(..., engine="vllm").',
         )
 
@@ -367,7 +367,7 @@ def _target_recording(opened_in: recording | None) -> tuple[recording | None, st
     others = open_recordings()
     if not others:
         return None, None if opened_in is None else _ENDED
-    return (others[0], None) if len(others) == 1 else (None, "several recordings are open")
+    return (others[0], None) if len(others) == 1 else (None, "several recordings are open, none of them its own")
 
 
 def _warn_lost(trajectories: list[Trajectory], reason: str) -> None:
@@ -380,8 +380,8 @@ def _warn_lost(trajectories: list[Trajectory], reason: str) -> None:
         kept = " The journal has its calls that ended before: rt.recover() reads it."
     # Not once per process: every time a trajectory is lost.
     guard.warn(
-        f"trajectory {first.id} was not written to a file: {reason}, and nothing says that another is meant. In a "
-        f"thread use rt.propagate(function), or open the recording there.{kept}"
+        f"trajectory {first.id} was not written to a file: {reason}. In a thread use rt.propagate(function), or open "
+        f"the recording there.{kept}"
     )
 
 

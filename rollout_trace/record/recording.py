@@ -304,7 +304,7 @@ class recording(metaclass=Uncalled):
         self._is_ended_by_exit = True
         where = "" if self.journal is None else f" The journal has the rest: rt.recover({self.name!r})."
         if not self._stop(max(0.0, deadline - time.monotonic())):
-            guard.warn(f"{self.name} could not be written to its end within {process_end.CLOSE_TIMEOUT:g} s.{where}")
+            guard.warn(f"{self.name} could not be written completely within {process_end.CLOSE_TIMEOUT:g} s.{where}")
         elif self._sink is not None and self._sink.has_lost:
             guard.warn(str(self._sink.write_error()))
 
@@ -443,8 +443,8 @@ def _check_process(writer: object, target: object, *, journal: bool) -> None:
         raise ValueError('writer="process" needs the journal, from which it reads the calls. Leave out journal=False.')
     if not isinstance(target, (str, os.PathLike)) or is_address(target):
         raise ValueError(
-            f'writer="process" is for a file or a folder of this machine, and the target is '
-            f"{user_values.brief(target)}: leave it out."
+            'writer="process" works only for a file or folder of this machine, and the target is '
+            f"{user_values.brief(target)}. Leave writer= out."
         )
 
 

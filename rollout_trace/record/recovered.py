@@ -215,7 +215,7 @@ def _fill(call: Call, parts: list[_Texts], pieces: Pieces) -> None:
     latest = parts[-1][0]
     request = next((texts[0] for record, texts in parts if texts and "difference" in record.head), None)
     if request is None and latest.head.get("has_request"):
-        call.faults.append("journal: the request is damaged, or the one that it was written as a difference of.")
+        call.faults.append("journal: the request is damaged, or the earlier one that it builds on.")
         pieces.report(latest, f"the request of call {call.id} cannot be restored")
     call.request = request if latest.head.get("has_request") else None
     end: Any = 0
@@ -231,7 +231,7 @@ def _fill(call: Call, parts: list[_Texts], pieces: Pieces) -> None:
             faults.append("journal: bytes of the response are damaged.")
             pieces.report(record, f"bytes {end} to {start} of the response of call {call.id} are missing")
         if texts[1] is None:
-            faults.append("journal: the response is damaged, or the one that it was written as a difference of.")
+            faults.append("journal: the response is damaged, or the earlier one that it builds on.")
             pieces.report(record, f"the response of call {call.id} cannot be restored")
         else:
             call.chunks.append(texts[1])
@@ -242,7 +242,7 @@ def _fill(call: Call, parts: list[_Texts], pieces: Pieces) -> None:
 def _decoded(record: Record, texts: list[bytes | None], pieces: Pieces) -> list[Step]:
     whole = [text for text in texts if text is not None]
     if len(whole) < len(texts):
-        pieces.report(record, "steps that were written as a difference of ones that are damaged")
+        pieces.report(record, "steps that build on damaged ones")
         return []
     try:
         return decode(from_parts(whole)).steps
@@ -380,7 +380,7 @@ def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
     if not isinstance(version, int) or version > form.VERSION:
         return (
             f"written by rollout_trace {head.get('library')} in version {version!r} of the journal's format; this one "
-            f"reads versions up to {form.VERSION}. Recover it with a version of the library that is as new."
+            f"reads versions up to {form.VERSION}. Recover it with a newer version of the library."
         )
     # A lock that we hold shows that its process is dead, unless it could not lock it.
     if (is_held and head.get("is_locked")) or not locking.may_live(head):
@@ -388,7 +388,8 @@ def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
     if head.get("host") == locking.host():
         return ""
     return (
-        f"written on the machine {head.get('host')!r} without a lock: recover it there, where its process can be seen"
+        f"written on the machine {head.get('host')!r} without a lock. Recover it there: only that machine can tell "
+        "whether its process still runs"
     )
 
 
@@ -505,10 +506,10 @@ class RecoveryReport:
             lines.append(f"{self.bytes_cut} bytes of a partial line were removed from the end of the output")
         for title, items in (
             ("not in the output", self.not_written),
-            ("left alone, their processes run", self.live),
+            ("left alone, because their processes still run", self.live),
             ("left alone", self.unread),
             ("damaged", self.damaged),
-            ("kept, for they have damaged places", self.kept),
+            ("kept, because they have damaged places", self.kept),
         ):
             if items:
                 lines.append(f"{title}: {len(items)}")

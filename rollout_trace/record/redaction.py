@@ -121,8 +121,8 @@ def _compiled(rule: Any) -> Any:
             raise TypeError(f"redact has {rule!r}, an expression for bytes; {_EXAMPLE} of these.")
         if rule.match(""):
             raise ValueError(
-                f"redact has {rule.pattern!r}, which matches the empty text, and so everywhere. Make it match a "
-                "character at least, such as + in place of *."
+                f"redact has {rule.pattern!r}, which matches the empty text, and so everywhere. Make it match at "
+                "least one character: write + instead of *."
             )
         return rule
     if not callable(rule):

@@ -219,8 +219,8 @@ def _warn(closed: Trajectory | None) -> None:
         guard.warn_once(
             "orphan-closed",
             f"a model call was made in the trajectory {closed.name!r}, which had closed already, in the thread "
-            f"{thread.name!r}. {kept} Keep the trajectory open until its calls are made: in its block, join "
-            "or await the threads and tasks that make them.",
+            f"{thread.name!r}. {kept} Keep the trajectory open until its calls are made. Join or await, inside its "
+            "block, the threads and tasks that make them.",
         )
     elif thread is threading.main_thread():
         guard.warn_once(

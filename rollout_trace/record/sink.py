@@ -381,7 +381,7 @@ class Sink:
         if self._in_journal >= count:
             return f" The journal has {'it' if count == 1 else 'them'}: {reads}."
         if not self._in_journal:
-            return f" The journal has none of them whole; what it has of them, {reads}."
+            return f" The journal has only parts of them: {reads}."
         return f" The journal has {self._in_journal} of these {count} whole: {reads}."
 
 

@@ -188,13 +188,11 @@ def log_of(trajectory: Trajectory | None) -> StepLog | None:
 is_instrumented: Callable[[], bool] = bool
 """Whether every client of the process is recorded already, so that wrapping one is no remedy. Set by ``process``."""
 
-_UNSEEN = (
-    "The process is instrumented: a client that speaks HTTP by itself, on sockets or in native code, is not recorded."
-)
+_UNSEEN = "The process is instrumented, but a client with HTTP code of its own, on sockets or native, is not recorded."
 
 _CACHE = (
-    " Where a cache answered, there was no call: dspy's and litellm's give all samples of a group the first answer. "
-    "Turn it off: dspy.LM(..., cache=False), litellm.disable_cache()."
+    " If a cache answered, there was no call: the caches of dspy and litellm give all samples of a group the first "
+    "answer. Turn the cache off: dspy.LM(..., cache=False), litellm.disable_cache()."
 )
 
 
@@ -222,7 +220,8 @@ def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | 
     codes = [None if step.token_issue is None else step.token_issue.code for step in steps]
     if "not_on_wire" in codes and {"not_on_wire", "cached"}.issuperset(codes):
         unseen = (
-            "no model call of it was seen on the wire: its steps are what a framework's hook said, without token ids"
+            "none of its model calls was seen on the wire: its steps hold what a framework's hook reported, without "
+            "token ids"
         )
         if is_instrumented():
             return unseen, _UNSEEN

@@ -116,7 +116,7 @@ def _texts_issue(fields: dict[str, Any]) -> ExtraIssue | None:
     if tokens is None:
         message = f"{len(texts)} texts came without the ids or logprobs of their tokens."
         return ExtraIssue(field="token_texts", code="ids_missing", message=message)
-    message = f"{len(texts)} texts came of {len(tokens)} tokens."
+    message = f"{len(texts)} texts came for {len(tokens)} tokens."
     return ExtraIssue(field="token_texts", code="not_aligned", message=message)
 
 

@@ -157,7 +157,7 @@ class WriteQueue:
             return
         guard.warn_once(
             "slow-target",
-            f"trajectories close faster than the disk writes them: {QUEUE_LIMIT >> 20} MB wait. Closing "
+            f"trajectories close faster than the disk writes them: {QUEUE_LIMIT >> 20} MB wait to be written. Closing "
             "a trajectory now waits until there is room.",
         )
         with self._changed:

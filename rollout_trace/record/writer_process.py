@@ -72,7 +72,7 @@ class WriterProcess:
         package = str(Path(__file__).absolute().parents[2])
         path = json.dumps([package, *(os.path.abspath(one) for one in sys.path if one)])
         if getattr(sys, "frozen", False):
-            raise OSError(errno.ENOEXEC, "a frozen program is no interpreter")
+            raise OSError(errno.ENOEXEC, "a frozen program has no Python interpreter to start")
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [sys.executable, *_COMMAND, path],

@@ -17,7 +17,7 @@ ISSUE_CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
     {
         "ids_missing": ("fatal", "the step has no completion ids"),
         "lengths_differ": ("fatal", "not one logprob for each completion id"),
-        "ids_unconfirmed": ("fatal", "ids stand in the logprobs alone, and no count confirms that all are there"),
+        "ids_unconfirmed": ("fatal", "ids came only in the logprobs, and no count confirms that all came"),
         "ids_differ": ("fatal", "ids and logprobs name different tokens"),
         "several_completions": ("fatal", "a tool loop inside the server: the answer is several completions"),
         "logprobs_partial": ("fatal", "some of the sampled text came without its logprobs"),

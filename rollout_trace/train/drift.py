@@ -40,9 +40,9 @@ _BEFORE = '<tool_call>\n{"name": "", "arguments": '
 _AFTER = "}\n</tool_call>"
 
 MEANINGS = {
-    "template": "the chat template writes around the answer what the model did not read or sample there",
+    "template": "the chat template adds text around the answer that the model neither read nor sampled there",
     "retokenized": "its text became other ids than those it came from",
-    "tool_arguments": "tool arguments are written otherwise than the model wrote them",
+    "tool_arguments": "tool arguments are written in another way than the model wrote them",
     "thinking_removed": "the reasoning is no longer in the prompt",
     "rewritten": "the agent sent back another text than the model answered",
 }

@@ -135,7 +135,8 @@ def groups(
         first = next(one for one, count in times.items() if count > 1)
         guard.warn_once(
             "groups-repeated",
-            f"rt.groups got {repeated} trajectories more than once (the first: {first}): of equal ids the last counts.",
+            f"rt.groups got {repeated} trajectories more than once (the first: {first}): only the last one with each "
+            "id counts.",
         )
     runs = list(latest.values())
     keys = [run.group_id if key is None else key(run) for run in runs]

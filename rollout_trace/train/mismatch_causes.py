@@ -156,7 +156,7 @@ def _behind_drift(steps: list[Compared]) -> tuple[Cause, list[Compared]] | None:
         return None
     those, inside, outside = found
     message = (
-        f"only steps behind a drift differ, by {inside.mean:.3g} nats on average (others {outside.mean:.2g}): the "
+        f"only steps after a drift differ, by {inside.mean:.3g} nats on average (others {outside.mean:.2g}): the "
         "engine read other ids of the earlier turns than the trainer. Build rows with sequences(), which splits there, "
         "and see rt.drift()."
     )

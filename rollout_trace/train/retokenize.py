@@ -151,8 +151,8 @@ def _rendered_ids(
     whole = _rendered(tokenizer, [*messages, reply], add_generation_prompt=False, **arguments)
     if not whole.startswith(before):
         raise ValueError(
-            f"the chat template renders the conversation with its answer otherwise than without: {before[-60:]!r} is "
-            "not its beginning. A template of the same model that keeps what it wrote is needed."
+            "the chat template renders the conversation differently once the answer is added: it no longer begins "
+            f"with {before[-60:]!r}. Use a template of the same model that leaves earlier messages as they are."
         )
     # Encoded apart, as they were read and sampled: encoded together, characters on both sides could become one token.
     completion = _cut_after_eos(_encoded(tokenizer, whole[len(before) :]), step, tokenizer)
@@ -186,7 +186,7 @@ def _template_arguments(step: Step) -> dict[str, Any]:
     sampling = step.sampling or {}
     for name, default in (("continue_final_message", False), ("add_generation_prompt", True)):
         if sampling.get(name, default) is not default:
-            raise ValueError(f"the request has {name}={sampling[name]!r}: its answer is no message of its own.")
+            raise ValueError(f"the request has {name}={sampling[name]!r}: its answer continues another message.")
     template = sampling.get("chat_template")
     own = {} if template is None else {"chat_template": template}
     return {**(sampling.get("chat_template_kwargs") or {}), **own}
@@ -208,7 +208,7 @@ def _as_text(content: Any) -> Any:
         return content
     texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
     if len(texts) < len(content):
-        raise ValueError("a message has parts that are no text, and the template takes none.")
+        raise ValueError("a message has parts other than text, which the template does not take.")
     return "\n".join(texts)
 
 

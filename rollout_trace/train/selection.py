@@ -260,5 +260,5 @@ def warn_without_rows(trajectory: Trajectory) -> None:
     guard.warn_once(
         "no-rows",
         f"trajectory {trajectory.id} has no rows to train on: its steps have no token ids. {come}; "
-        "trajectory.retokenize(tokenizer) makes some from the texts.",
+        "trajectory.retokenize(tokenizer) makes ids from the texts.",
     )

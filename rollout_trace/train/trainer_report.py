@@ -116,7 +116,8 @@ class _Place:
         if where is None:
             raise ValueError(
                 f"{self._name} has {self._length} tokens, {self._length - start} from the first sampled one on, "
-                f"{sampled} sampled; {name} has {len(numbers)} numbers for it. Give one for each, without padding."
+                f"{sampled} sampled; {name} has {len(numbers)} numbers for it. Give as many as one of these counts, "
+                "without padding."
             )
         for step, (begin, end) in zip(self._steps, where, strict=True):
             yield step, TRAINER_CHECKS[name](numbers[begin:end], f"{name} of step {step}")

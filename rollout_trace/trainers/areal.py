@@ -72,7 +72,7 @@ def workflow(
     except ImportError as error:
         raise ImportError(f"trainers.areal needs AReaL 1.0, which cannot be imported: {error}") from error
     if refused := sorted({"policy_version", *OF_TRAINER}.intersection(options)):
-        raise TypeError(f"workflow() takes no {', '.join(refused)}: AReaL says which rollouts are made.")
+        raise TypeError(f"workflow() takes no {', '.join(refused)}: AReaL decides which rollouts are made.")
     engines: list[Any] = []
     given: dict[str, Any] = {"engine": "vllm", "progress": False, **options}
     given["policy_version"] = lambda: engines[-1].get_version() if engines else 0

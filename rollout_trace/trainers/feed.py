@@ -106,7 +106,7 @@ def _whole(group: Group, samples: int) -> Group:
     if len(group.trajectories) != samples:
         raise RuntimeError(
             f"rollouts of {group.id!r} have no trajectory: their process was lost, a write failed, or they were older "
-            "than max_lag again and again."
+            "than max_lag each time."
         )
     return group
 

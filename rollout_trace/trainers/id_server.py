@@ -88,7 +88,7 @@ class IdServer(LoopbackServer):
         run, _, path = record.path[1:].partition("/")
         policy = self._policy_of(run)
         if policy is None or path not in (_CHAT, _TOKENIZE):
-            return _refused(404, "There is nothing here: a run that has ended, or no address of chat completions.")
+            return _refused(404, "There is nothing here: the run has ended, or the address is wrong.")
         request = json.loads(record.body)
         if path == _TOKENIZE:
             tokens = policy.render(request, is_open=request.get("add_generation_prompt", True))
@@ -121,7 +121,7 @@ def _check(request: Mapping[str, Any]) -> None:
     if others:
         raise ValueError(f"the trainer's policy takes no {', '.join(others)}.")
     if request.get("tool_choice") not in (None, "auto", "none"):
-        raise ValueError("the trainer's policy cannot be made to call a tool: tool_choice is 'auto' or 'none'.")
+        raise ValueError("the trainer's policy cannot be made to call a tool. Give tool_choice='auto' or 'none'.")
 
 
 def _refused(status: int, message: str) -> Response:

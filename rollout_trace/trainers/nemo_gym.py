@@ -68,7 +68,7 @@ def agent_server(
     except ImportError as error:
         raise ImportError(f"trainers.nemo_gym needs NeMo-Gym 0.7, which cannot be imported: {error}") from error
     if refused := sorted(OF_TRAINER.intersection(options)):
-        raise TypeError(f"agent_server() takes no {', '.join(refused)}: NeMo-Gym says which rollouts are made.")
+        raise TypeError(f"agent_server() takes no {', '.join(refused)}: NeMo-Gym decides which rollouts are made.")
     given: dict[str, Any] = {"progress": False, **options}
     served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)
 

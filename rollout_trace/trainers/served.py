@@ -134,7 +134,7 @@ class Served:
         """
         self._loop = self._loop or asyncio.get_running_loop()
         if self._loop is not asyncio.get_running_loop():
-            raise RuntimeError("the rollouts began in another event loop: make another of these for each.")
+            raise RuntimeError("the rollouts began in another event loop. Make a new adapter for each event loop.")
         try:
             (group,) = await self._feed.amake([Keyed(own_key(key), task)], samples)
         except asyncio.CancelledError:

@@ -81,7 +81,7 @@ class Generator:
         """
         ids = input_batch.get("trajectory_ids")
         if ids is None:
-            raise ValueError("the GeneratorInput has no trajectory_ids, so that it is not known which prompts are one.")
+            raise ValueError("the GeneratorInput has no trajectory_ids: they say which prompts form a group.")
         metadata = input_batch.get("batch_metadata")
         is_training = metadata is None or metadata.training_phase == "train"
         if metadata is not None and metadata.global_step is not None:

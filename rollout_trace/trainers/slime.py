@@ -72,7 +72,9 @@ def generate_function(
     if several not in ("longest", "all"):
         raise ValueError(f"several is {brief(several)}; give 'longest' or 'all'.")
     if refused := sorted(OF_TRAINER.intersection(options)):
-        raise TypeError(f"generate_function() takes no {', '.join(refused)}: the trainer says which rollouts are made.")
+        raise TypeError(
+            f"generate_function() takes no {', '.join(refused)}: the trainer decides which rollouts are made."
+        )
     given: dict[str, Any] = {"engine": "sglang", "progress": False, **options, "policy_version": policy_version}
     served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)
     return Generate(served, several, base_url, is_scored=reward is not None)

@@ -58,7 +58,9 @@ def rollout_func(
     if several not in ("raise", "longest"):
         raise ValueError(f"several is {brief(several)}; give 'raise' or 'longest'.")
     if refused := sorted({"policy_version", *OF_TRAINER}.intersection(options)):
-        raise TypeError(f"rollout_func() takes no {', '.join(refused)}: the trainer says when it needs which rollouts.")
+        raise TypeError(
+            f"rollout_func() takes no {', '.join(refused)}: the trainer decides which rollouts are made, and when."
+        )
     given = {"engine": "vllm", "reward": reward, "output": output, "in_flight": in_flight, **options}
     return RolloutFunc(agent, given, several)
 
@@ -88,8 +90,8 @@ class RolloutFunc:
         tasks = list(prompts[::samples])
         if len(prompts) % samples or any(prompt != tasks[at // samples] for at, prompt in enumerate(prompts)):
             raise ValueError(
-                f"rollout_func got {len(prompts)} prompts, which are no groups of {samples} equal ones: "
-                "make per_device_train_batch_size times steps_per_generation a multiple of num_generations."
+                f"rollout_func got {len(prompts)} prompts, which do not form groups of {samples} equal ones. Make "
+                "per_device_train_batch_size times steps_per_generation a multiple of num_generations."
             )
         groups = self._feed.make(tasks, samples)
         runs = chain.from_iterable(group.trajectories for group in groups)

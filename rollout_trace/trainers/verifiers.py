@@ -72,7 +72,7 @@ def harness(
         raise ImportError(f"trainers.verifiers needs verifiers 0.4, which cannot be imported: {error}") from error
     if refused := sorted({"retries", "executor", *OF_TRAINER}.intersection(options)):
         raise TypeError(
-            f"harness() takes no {', '.join(refused)}: verifiers says which rollouts are made, and when again."
+            f"harness() takes no {', '.join(refused)}: verifiers decides which rollouts are made and repeated."
         )
     given: dict[str, Any] = {"progress": False, **options, "policy_version": policy_version}
     served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)

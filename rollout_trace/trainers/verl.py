@@ -71,7 +71,7 @@ def agent_loop(
     except ImportError as error:
         raise ImportError(f"trainers.verl needs verl 0.9, which cannot be imported: {error}") from error
     if refused := sorted({"executor", *OF_TRAINER}.intersection(options)):
-        raise TypeError(f"agent_loop() takes no {', '.join(refused)}: verl says which rollouts it needs, and where.")
+        raise TypeError(f"agent_loop() takes no {', '.join(refused)}: verl decides which rollouts are made, and where.")
     if output is not None:
         # The trainer is told of it, and may run in another folder.
         folder = os.fspath(output)
@@ -268,8 +268,8 @@ class _Policy:
         asked = request.get("max_completion_tokens") or request.get("max_tokens") or config.response_length
         if left < 1:
             raise ValueError(
-                f"the prompt has {len(prompt)} tokens: nothing is left of prompt_length {config.prompt_length} and "
-                f"response_length {config.response_length}."
+                f"the prompt has {len(prompt)} tokens, and prompt_length {config.prompt_length} and response_length "
+                f"{config.response_length} leave no room for an answer."
             )
         own = {name: request[name] for name in SAMPLING if request.get(name) is not None}
         params = {**self._batch.params, **own, "max_tokens": min(asked, left)}

@@ -166,11 +166,13 @@ def _show_tokens(canvas: Canvas, tokens: Tokens, step: StepView, options: ShowOp
     if limit is not None and tokens.n > limit:
         canvas.line(f"... {of(tokens.n - limit, 'more token')}", style="meta", indent=INDENT)
     if options.color_by == "logprob" and tokens.logprobs is None:
-        canvas.line("no logprobs are recorded of these tokens", style="meta", indent=INDENT)
+        canvas.line("no logprobs are recorded for these tokens", style="meta", indent=INDENT)
     if options.color_by == "ratio" and tokens.log_ratios is None:
         canvas.line("no logprobs of a trainer are noted for these tokens", style="meta", indent=INDENT)
     if options.color_by == "entropy" and tokens.entropy is None:
-        canvas.line("no alternatives are recorded of these tokens, so no entropy", style="meta", indent=INDENT)
+        canvas.line(
+            "no alternatives are recorded for these tokens, so their entropy is not known", style="meta", indent=INDENT
+        )
 
 
 def _show_drift(canvas: Canvas, drift: DriftView, messages: Messages) -> None:

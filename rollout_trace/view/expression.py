@@ -101,7 +101,7 @@ class _Compiler:
             signs = _TEXTS.sub("", text)
             hint = "; did you mean == ?" if _has_single_equals(signs) else ""
             if re.search(r"&&|\|\||!(?!=)", signs):
-                hint += "; write and, or, not in the place of &&, ||, !"
+                hint += "; write and, or, not instead of &&, ||, !"
             raise ExpressionError(
                 f"{text!r} is not an expression in Python's syntax{near}: {error.msg}{hint}"
             ) from None
@@ -110,7 +110,7 @@ class _Compiler:
 
     def _compile(self, node: ast.AST, depth: int) -> Value:
         if depth > MAX_DEPTH:
-            raise ExpressionError(f"the expression is nested more than {MAX_DEPTH} deep.")
+            raise ExpressionError(f"the expression is nested too deeply: it has more than {MAX_DEPTH} levels.")
         method = getattr(self, f"_{type(node).__name__}", None)
         if method is None:
             raise self._refused(node, f"{_part(self._text, node)} is not allowed")

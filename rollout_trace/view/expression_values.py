@@ -173,7 +173,7 @@ def _bounded(value: Any) -> Any:
 def _power(left: Any, right: Any) -> float:
     found: Any = float(left) ** float(right)
     if isinstance(found, complex):
-        raise ExpressionError(f"{left} ** {right} is no real number.")
+        raise ExpressionError(f"{left} ** {right} is not a real number.")
     return float(found)
 
 
@@ -293,7 +293,7 @@ def check_pattern(pattern: Any) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ExpressionError(f"{pattern!r} is no regular expression: {error}.") from None
+        raise ExpressionError(f"{pattern!r} is not a regular expression: {error}.") from None
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -194,7 +194,7 @@ def parse_options(name: str, texts: Iterable[str]) -> Mapping[str, Any]:
         option, equals, value = text.partition("=")
         option = option.strip().replace("-", "_")
         if not equals:
-            raise BadOption(f"{text!r} is no option; give name=value, such as {next(iter(known), 'name')}=...")
+            raise BadOption(f"{text!r} is not an option; give name=value, such as {next(iter(known), 'name')}=...")
         if option not in known:
             raise BadOption(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}.")
         found[option] = _value(option, known[option], value.strip())

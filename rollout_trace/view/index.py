@@ -252,7 +252,9 @@ class Index:
         row = self.store.row(key)
         file = None if row is None else self.files().get(row.file)
         if row is None or file is None:
-            raise KeyError(f"There is no trajectory {key}: its file was replaced, or the address is another page's.")
+            raise KeyError(
+                f"There is no trajectory {key}: its file was replaced, or the address belongs to another page."
+            )
         return file, row
 
     def line(self, file: IndexedFile, row: Row) -> bytes:

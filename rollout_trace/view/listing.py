@@ -112,7 +112,7 @@ def field_of(name: str) -> str:
 
         near = get_close_matches(name, FIELDS, 1)
         meant = f"; did you mean {near[0]}?" if near else "."
-        raise ValueError(f"there is no column {name!r}{meant} There are {', '.join(FIELDS)}.")
+        raise ValueError(f"there is no column {name!r}{meant} The columns: {', '.join(FIELDS)}.")
     return name
 
 

@@ -192,7 +192,7 @@ class PageData:
             PageError: the page may not write, or the values cannot be noted.
         """
         if not self._writable:
-            raise PageError(403, "The page was opened with --read-only: start it without, to write notes.")
+            raise PageError(403, "The page was opened with --read-only. To write notes, start it without that option.")
         try:
             wanted = _note_request.decode(body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

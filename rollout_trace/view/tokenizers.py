@@ -125,7 +125,7 @@ def _cached(name: str) -> Path:
             f"with: hf download {name} --include 'tokenizer*'"
         )
     raise ValueError(
-        f"there is no tokenizer {name!r}: there is no such folder or file, and no such model in the cache of models "
+        f"there is no tokenizer {name!r}: no folder or file has this name, and no model in the cache of models "
         f"({cache}). Nothing is downloaded. Give the folder of the model, or its tokenizer.json."
     )
 

@@ -80,7 +80,10 @@ class Engine:
             raise ValueError(f"Engine(thinking={self.thinking!r:.80}): expected 'keep' or 'template'.")
         if self.exact_turns and self.name != "auto" and self.name not in {engine for engine, _ in PROMPT_FIELDS}:
             known = " and ".join(sorted({engine for engine, _ in PROMPT_FIELDS}))
-            raise ValueError(f"Engine({self.name!r}, exact_turns=True): it is not known to take ids; {known} are.")
+            raise ValueError(
+                f"Engine({self.name!r}, exact_turns=True): it is not known whether this engine takes ids. Give one "
+                f"that does: {known}."
+            )
         if self.tokenizer is not None:
             _check_tokenizer(self.tokenizer)
         object.__setattr__(self, "prompt_logprobs", _count("prompt_logprobs", self.prompt_logprobs, None))
@@ -289,32 +292,32 @@ _TOP_NUMBER: Final = {"top_logprobs": _VALUE}
 # Of vLLM experts and masks are switched on for the whole server: no request field asks for them. Versions of the
 # weights are asked for with the ids: see profiles.py.
 _ROWS: Final = (
-    _Row("vllm", _EXPERTS, (RESPONSES,), obstacle=f"vLLM never has them in {{}}: {_BY_VLLM}"),
+    _Row("vllm", _EXPERTS, (RESPONSES,), obstacle=f"vLLM never sends them in {{}}: {_BY_VLLM}"),
     _Row("vllm", _EXPERTS, (*_TEXTUAL, SGLANG_GENERATE), streamed=True,
-         obstacle=f"vLLM never has them in {{}}: {_UNSTREAMED}, or {_BY_VLLM}"),
+         obstacle=f"vLLM never sends them in {{}}: {_UNSTREAMED}, or {_BY_VLLM}"),
     _Row("vllm", _EXPERTS, absent="start vLLM with --enable-return-routed-experts"),
-    _Row("vllm", _PROMPT, (RESPONSES,), obstacle="vLLM never has them in {}: use /chat/completions or /completions"),
-    _Row("vllm", _PROMPT, streamed=True, obstacle=f"vLLM never has them in {{}}: {_UNSTREAMED}"),
+    _Row("vllm", _PROMPT, (RESPONSES,), obstacle="vLLM never sends them in {}: use /chat/completions or /completions"),
+    _Row("vllm", _PROMPT, streamed=True, obstacle=f"vLLM never sends them in {{}}: {_UNSTREAMED}"),
     _Row("vllm", _PROMPT, (VLLM_GENERATE,), {"sampling_params.prompt_logprobs": _VALUE}, absent=_DROPPED),
     _Row("vllm", _PROMPT, asks={"prompt_logprobs": _VALUE}, absent=_DROPPED),
     _Row("vllm", _TOP, (VLLM_GENERATE,), {"sampling_params.logprobs": _VALUE}, absent=_DROPPED),
     _Row("vllm", _TOP, (CHAT,), above_0={**_TOP_NUMBER, "return_tokens_as_token_ids": True}, absent=_DROPPED),
     _Row("vllm", _TOP, (COMPLETIONS,), _NUMBER, {"return_tokens_as_token_ids": True}, absent=_DROPPED),
     # The stream has begun when the number is found too large: its connection is closed, and nobody can ask again.
-    _Row("vllm", _TOP, streamed=True, obstacle="vLLM breaks off {} that ask for too many, so none are: make the call "
-         "without stream for their texts, or use /chat/completions for their ids"),
+    _Row("vllm", _TOP, streamed=True, obstacle="vLLM breaks off {} that ask for too many, so none are asked "
+         "for: make the call without stream for their texts, or use /chat/completions for their ids"),
     _Row("vllm", _TOP, above_0=_TOP_NUMBER, obstacle=f"vLLM{_BY_TEXT}"),
     _Row("vllm", _MASK, (VLLM_GENERATE,),
          absent="start vLLM with --return-sampling-mask --logprobs-mode processed_logprobs"),
-    _Row("vllm", _MASK, obstacle=f"vLLM never has it in {{}}: {_BY_VLLM}"),
+    _Row("vllm", _MASK, obstacle=f"vLLM never sends it in {{}}: {_BY_VLLM}"),
     _Row("sglang", "", numbers=_is_whole,
          obstacle="SGLang takes no -1 for the whole vocabulary: ask for a number of tokens"),
-    _Row("sglang", "", (RESPONSES,), obstacle=f"SGLang never has it in {{}}: {_BY_SGLANG}"),
+    _Row("sglang", "", (RESPONSES,), obstacle=f"SGLang never sends it in {{}}: {_BY_SGLANG}"),
     _Row("sglang", _EXPERTS, asks={"return_routed_experts": True},
          absent="start SGLang with --enable-return-routed-experts"),
     _Row("sglang", _PROMPT, (SGLANG_GENERATE,), {"return_logprob": True, "logprob_start_len": 0},
          {"top_logprobs_num": _VALUE}, absent=_DROPPED),
-    _Row("sglang", _PROMPT, obstacle=f"SGLang never has them in {{}}: {_BY_SGLANG}"),
+    _Row("sglang", _PROMPT, obstacle=f"SGLang never sends them in {{}}: {_BY_SGLANG}"),
     _Row("sglang", _TOP, (SGLANG_GENERATE,), {"return_logprob": True}, {"top_logprobs_num": _VALUE}, absent=_DROPPED),
     _Row("sglang", _TOP, (COMPLETIONS,), _NUMBER, obstacle=f"SGLang{_BY_TEXT}"),
     _Row("sglang", _TOP, above_0=_TOP_NUMBER, streamed=True, obstacle=f"SGLang{_BY_TEXT}"),
@@ -324,8 +327,8 @@ _ROWS: Final = (
     _Row("sglang", _MASK, (SGLANG_GENERATE,), {"return_sampling_mask": True}, absent=_LATER),
     _Row("sglang", _MASK, (CHAT,), {"return_sampling_mask": True, "return_meta_info": True}, absent=_LATER,
          streamed=False),
-    _Row("sglang", _MASK, (CHAT,), obstacle=f"SGLang never has it in {{}}: {_UNSTREAMED}, or {_BY_SGLANG}"),
-    _Row("sglang", _MASK, obstacle=f"SGLang never has it in {{}}: {_BY_SGLANG}"),
+    _Row("sglang", _MASK, (CHAT,), obstacle=f"SGLang never sends it in {{}}: {_UNSTREAMED}, or {_BY_SGLANG}"),
+    _Row("sglang", _MASK, obstacle=f"SGLang never sends it in {{}}: {_BY_SGLANG}"),
     _Row("llama-server", _TOP, numbers=_is_whole, obstacle=f"llama-server{_NOT_KNOWN}"),
     _Row("llama-server", _TOP, (CHAT,), above_0=_TOP_NUMBER, absent=_DROPPED),
     _Row("llama-server", _TOP, (COMPLETIONS,), above_0=_NUMBER, absent=_DROPPED),

@@ -255,7 +255,7 @@ class Seam:
         """
         for one in self._found.new:
             if one.get("tool_call_id") is not None and str(one["tool_call_id"]) not in self._call_ids:
-                raise ByText("template", "a result is of a call that is not in the last answer.")
+                raise ByText("template", "a tool result belongs to a call that is not in the last answer.")
         opening = of_text.opening
         if self._turn.is_behind_results:
             opening = self._seams.get((self._settings, self._kind.leads, "behind results")) or opening
@@ -337,8 +337,8 @@ def _learnt(kind: _Kind, ids: tuple[str, ...] | None) -> Generator[Render, Seque
     return _Ending(tuple(one[: len(one) - n_tail]), tuple(tail), _behind_commas(longer[end:]))
 
 
-_LOOKS_BACK: Final = "the template renders earlier messages by what comes after them."
-_FAR_BACK: Final = "the template renders new messages by what stands far before them."
+_LOOKS_BACK: Final = "how the template renders earlier messages depends on what comes after them."
+_FAR_BACK: Final = "how the template renders new messages depends on messages far before them."
 
 
 class _Kind(NamedTuple):

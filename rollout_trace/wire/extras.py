@@ -147,7 +147,7 @@ _BASE64 = msgspec.json.Decoder(bytes)
 def _npy_header(data: bytes) -> tuple[str, tuple[int, ...], int]:
     """Type, shape and beginning of the values of a ``.npy`` file, read without numpy's loader, which can unpickle."""
     if data[:6] != b"\x93NUMPY" or len(data) < 12:
-        raise UnusableError("not a .npy file: its first bytes are others.")
+        raise UnusableError("not a .npy file: it begins with other bytes.")
     wide = data[6] > 1
     begin = 12 if wide else 10
     end = begin + int.from_bytes(data[8:begin], "little")
@@ -155,7 +155,7 @@ def _npy_header(data: bytes) -> tuple[str, tuple[int, ...], int]:
     if end > len(data) or found is None:
         raise UnusableError("the header of its .npy file cannot be read.")
     if found[2] == b"True":
-        raise UnusableError("its .npy file is in Fortran's order.")
+        raise UnusableError("its .npy file is in Fortran order, not in C order.")
     shape = tuple(int(size) for size in found[3].split(b",") if size.strip())
     return found[1].decode("ascii", "replace"), shape, end
 

@@ -199,7 +199,7 @@ class _Answer:
                 withhold(
                     choice,
                     "logprobs_partial",
-                    f"logprobs came of {len(choice.logprobs)} tokens of the answer; {others}.",
+                    f"logprobs came for {len(choice.logprobs)} tokens of the answer; {others}.",
                 )
 
     def _add(self, value: dict[str, Any], data: bytes, *, streamed: bool) -> None:

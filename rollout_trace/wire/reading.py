@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-UNCONFIRMED = "ids stand in the logprobs alone, where this server leaves some out, and no usage counts them."
+UNCONFIRMED = "ids came only in the logprobs, where this server leaves some out, and no usage counts them."
 
 
 def text_of(value: Any) -> str | None:

@@ -358,7 +358,7 @@ def _append(part: dict[str, Any], name: str, values: list[Any]) -> None:
 
 GAPS_UNPLACED = (
     "{} of {} logprobs did not come with this stream, and nothing says of which tokens: of half characters, the stop "
-    "token, others without text. Unstreamed, all come."
+    "token, others without text. Without a stream, all come."
 )
 GAPS_PLACED = "{} of {} logprobs did not come with this stream: those of half characters and of the stop token are NaN."
 

@@ -77,7 +77,7 @@ class _Event(ItemEvent):
     error: Any = None
 
 
-_BACKGROUND = "the response was still {}: its answer is that of a later responses.retrieve(), if any."
+_BACKGROUND = "the response was still {}: a later responses.retrieve() has its answer, if any."
 _RESPONSE = LenientDecoder(_Response)
 _EVENT = LenientDecoder(_Event)
 _NO_EXTRA = frozenset({*_Response.__struct_fields__, "input", "instructions", "tools", "output_text"})
@@ -210,7 +210,8 @@ class _Answer:
             set_issue(
                 choice,
                 "logprobs_partial",
-                f"logprobs came of {len(lists)} texts; {num_sampled(items)} items and {len(texts)} texts were sampled.",
+                f"logprobs came for {len(lists)} texts; {num_sampled(items)} items and {len(texts)} texts were "
+                "sampled.",
             )
             return
         choice.logprobs = [number_of(entry.get("logprob")) for entry in entries]

@@ -191,7 +191,7 @@ def experts(raw: Raw, rows: int, start: int) -> ExpertArray | ExtraIssue | None:
     if not data and rows <= 0:
         return None
     if rows <= 0 or not data or len(data) % (4 * rows):
-        raise UnusableError(f"{len(data)} bytes are no int32 rows of {rows} tokens.", "not_aligned")
+        raise UnusableError(f"{len(data)} bytes do not hold int32 rows of {rows} tokens.", "not_aligned")
     return experts_from(data, "<i4", (rows, 1, len(data) // (4 * rows)))
 
 

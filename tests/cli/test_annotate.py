@@ -118,7 +118,7 @@ def test_rows_are_noted_by_id_and_by_task(folder: Path) -> None:
         {"id": "a1", "reward": None, "steps": [{"index": 0, "reward": 2}, {"id": "s", "trainable": False}]},
     )
     done = command(folder, "annotate", "*.jsonl*", "--from", given)
-    assert done == (0, "4 rows read, 4 noted, 0 not\n", "")
+    assert done == (0, "4 rows read, 4 noted, 0 not noted\n", "")
     found = runs(folder)
     assert (found["a1"].reward, found["a1"].rewards, found["a1"].metadata) == (1, {"style": 0.5}, {"label": "good"})
     assert (found["a1"].steps[0].reward, found["a1"].steps[0].trainable) == (2, False)
@@ -157,7 +157,7 @@ BAD_ROWS: dict[str, tuple[Any, str]] = {
 def test_a_bad_row_is_named_and_the_others_are_applied(row: Any, said: str, folder: Path) -> None:
     given = rows(folder, {"id": "a20", "reward": 1}, row, {"id": "a21", "reward": 1})
     done = command(folder, "annotate", "a.jsonl", "--from", given)
-    assert (done.code, done.out) == (1, "3 rows read, 2 noted, 1 not\n")
+    assert (done.code, done.out) == (1, "3 rows read, 2 noted, 1 not noted\n")
     assert done.err.startswith(f"{given}, line 2: {said}")
     assert len(done.err.splitlines()) == 1
     found = runs(folder)
@@ -172,7 +172,7 @@ def test_json_names_every_bad_row_and_unused_fields(folder: Path) -> None:
     assert (done.json["rows"], done.json["applied"], len(done.json["problems"])) == (31, 1, 30)
     assert done.json["unused_fields"] == {"why\x1b": 1}
     plain = command(folder, "annotate", "a.jsonl", "--from", given)
-    assert plain.out == "31 rows read, 1 noted, 30 not\nfields that were not used: 'why\\x1b' in 1 rows\n"
+    assert plain.out == "31 rows read, 1 noted, 30 not noted\nthese fields were not used: 'why\\x1b' in 1 rows\n"
     assert len(plain.err.splitlines()) == 21
     assert plain.err.splitlines()[-1] == "and 10 more; --json lists them all"
 

@@ -252,7 +252,7 @@ def test_ctrl_c_writes_and_says_how_to_go_on(folder: Path) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert "run the same again to go on" in err
+    assert "run it again to continue" in err
     assert "planned" in err
     assert [one.status for one in rt.read(folder / "x.jsonl")] == ["aborted"]
     done = collect(folder, "agent:echo", "--name", "wait", "--json")

@@ -89,7 +89,7 @@ def test_options_are_typed_by_the_exporter(folder: Path) -> None:
         ("trl", "max_length=many", "max_length='many': expected a whole number"),
         ("trl", "linear=perhaps", "linear='perhaps': expected true or false"),
         ("trl", "length=3", "trl has no option 'length'; it has linear, on_drift, within, max_length"),
-        ("trl", "on_drift", "'on_drift' is no option; give name=value"),
+        ("trl", "on_drift", "'on_drift' is not an option; give name=value"),
         ("trl", "on_drift=ignore", "on_drift"),
         ("trl_kto", "threshold=x", "threshold='x': expected a number"),
         ("verl_prompts", "split=train", "verl_prompts needs --option data_source=... and --option ability=..."),

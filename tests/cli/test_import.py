@@ -74,7 +74,7 @@ def test_the_score_of_inspect(tmp_path: Path) -> None:
         ((), "name a file to import"),
         (("atif",), "name a file to import"),
         (("atif", "run.json"), "-o FILE is missing"),
-        (("atif", "run.json", "-o", "x.parquet"), "x.parquet is no name for it"),
+        (("atif", "run.json", "-o", "x.parquet"), "-o x.parquet has an unknown suffix"),
         (("run.json", "ours.jsonl", "-o", "x.jsonl"), "cannot tell which tool"),
         (("atif", "run.json", "-o", "ours.jsonl"), "--overwrite to replace it"),
         (("atif", "ours.jsonl", "-o", "ours.jsonl", "--overwrite"), "one of the files to import"),
@@ -95,7 +95,7 @@ def test_wrong_use(arguments: tuple[str, ...], problem: str, tmp_path: Path) -> 
 def test_nothing_to_write(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     done = command(tmp_path, "import", "otel", "empty.jsonl", "-o", "out.jsonl")
-    assert (done.code, done.out) == (1, "there was nothing of otel to write\n")
+    assert (done.code, done.out) == (1, "otel had no trajectories to write\n")
     assert not (tmp_path / "out.jsonl").exists()
 
 

@@ -109,7 +109,7 @@ def test_ls_sorts_and_filters(options: list[str], ids: str, folder: Path) -> Non
 def test_a_column_that_there_is_not(option: str, folder: Path) -> None:
     done = command(folder, "ls", "missing.jsonl", option, "rewrad")
     assert done.code == 2
-    assert "there is no column 'rewrad'; did you mean reward? There are id, name," in done.err
+    assert "there is no column 'rewrad'; did you mean reward? The columns: id, name," in done.err
 
 
 def test_values_are_whole_in_a_pipe_and_mappings_stay_json(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_notes_among_the_files_of_a_shells_pattern_are_left_out(folder: Path) ->
     given = ["1.jsonl", "1.notes.jsonl", "2.jsonl.gz"]
     for name in ("ls", "stats", "ls --last", "check --format"):
         done = command(folder, *name.split(), *given)
-        assert "notes alone" not in done.err
+        assert "only files of notes" not in done.err
     done = command(folder, "ls", *given, "--columns", "id", "-n", "1")
     assert done.out == f"id\n{'a' * 24}\n"
 
@@ -354,7 +354,7 @@ def test_check_of_files_without_ids(tmp_path: Path) -> None:
         out.write(rt.Trajectory(id="t", steps=[bare], reward=1))
     done = command(tmp_path, "check", "a.jsonl")
     assert (done.code, done.out.count("truncated"), done.out.count("ids_missing")) == (0, 1, 0)
-    assert done.out.endswith("checked as --profile observe; --profile train lists what training lacks\n")
+    assert done.out.endswith("this used --profile observe. --profile train lists what training lacks\n")
     codes = [command(tmp_path, "check", "a.jsonl", "--fail-on", one).code for one in ("fatal", "warning", "never")]
     assert codes == [1, 1, 0]
     assert command(tmp_path, "check", "a.jsonl", "--fail-on", "fatal", "--profile", "observe").code == 0

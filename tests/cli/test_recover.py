@@ -66,4 +66,4 @@ def test_a_folder_of_outputs_is_refused(folder: Path) -> None:
 def test_a_path_that_names_nothing_is_wrong_use(tmp_path: Path) -> None:
     done = command(tmp_path, "recover", "no.jsonl")
     assert (done.code, done.out) == (2, "")
-    assert done.err.endswith("Error: there is neither a file no.jsonl nor a journal beside it.\n")
+    assert done.err.endswith("Error: there is no file no.jsonl, and no journal beside it. Check the path.\n")

@@ -60,7 +60,7 @@ def test_stdin_and_where(folder: Path) -> None:
     done = command(folder, "split", "-", "-o", "out", "-n", "9", "--where", "index < 2", stdin=text)
     assert done.code == 0
     assert done.out.splitlines()[0] == "6 of 12 trajectories in 3 files in out"
-    assert "6 files would be empty and were not written" in done.out
+    assert "6 files were not written, because there were too few groups" in done.out
     done = command(folder, "split", "-", "-o", "out2", "-n", "2", stdin=f"{text}x\n")
     assert (done.code, done.err.partition(":")[0]) == (1, "stdin, line 13")
 
@@ -69,11 +69,11 @@ def test_mistakes_write_nothing(folder: Path) -> None:
     for args, message in (
         ([], "give exactly one of --by, -n, --size and --fractions"),
         (["-n", "2", "--by", "group"], "give exactly one of"),
-        (["--size", "much"], "'much' is no size"),
+        (["--size", "much"], "'much' is not a size"),
         (["--fractions", "0.5,0.6"], "whose sum is 1"),
         (["--fractions", "a=0.5,a=0.5"], "each name can be given once"),
         (["--fractions", "../a=1"], "letters, digits"),
-        (["--fractions", "x"], "are no fractions"),
+        (["--fractions", "x"], "are not fractions"),
         (["-n", "0"], "-n"),
     ):
         done = command(folder, "split", "a.jsonl", "-o", "out", *args)

@@ -50,7 +50,7 @@ def test_an_actor_that_ends(how: tuple[Any, ...]) -> None:
 def test_an_actor_that_does_not_answer(how: str, tmp_path: Path) -> None:
     async def body(executor: RayExecutor) -> Outcome:
         shared = work(timeout=0.1)
-        with pytest.raises(WorkerLost, match="did not answer 1 seconds after the time of a rollout was over"):
+        with pytest.raises(WorkerLost, match="did not answer 1 seconds after a rollout's time had ended"):
             await executor.run(job(shared, 0, how, str(tmp_path / "ready")))
         return await executor.run(job(shared, 1, "process"))
 

@@ -70,7 +70,7 @@ def test_what_cannot_be_recovered_is_not_made_again(monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patched:
             patched.setattr(recovery, "send", refuse)
             patched.setattr(shards_upload, "FIRST_RETRY", 0.0)
-            with pytest.raises(WriteError, match=r"what dead processes left of memory:.* 503 slow down"):
+            with pytest.raises(WriteError, match=r"what killed processes had recorded for memory:.* 503 slow down"):
                 collect(server, OUT)
         collect(server, OUT)
         assert len(server.requests) == made

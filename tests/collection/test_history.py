@@ -101,7 +101,7 @@ def test_what_has_changed_is_told(tmp_path: Path, agent: Path) -> None:
     assert changes(place, hashes(agent, TASKS[::-1])) == []
     # A name of the module that depends on its file: the same module, another function.
     (told,) = changes(place, hashes(agent, name="other"))
-    assert told.endswith(f":other; that of {last} was {header['hashes']['agent_name']}")
+    assert told.endswith(f":other; in {last} it was {header['hashes']['agent_name']}")
     agent.write_text(agent.read_text() + "# Anything.\n")
     assert changes(place, hashes(agent)) == [
         f"the source of the agent {header['hashes']['agent_name']} differs from that of {last}"
@@ -130,7 +130,7 @@ def test_an_agent_without_a_file_cannot_be_compared(tmp_path: Path) -> None:
     record["hashes"]["agent"] = "0" * 16
     place.write_text(json.dumps(record) + "\n")
     (told,) = changes(place, own)
-    assert told.endswith("is not known: one of the two has no source file")
+    assert told.endswith(": one of the two has no source file")
 
 
 @pytest.mark.parametrize("junk", [b'{"schema": 3, "kind": "run"}\n', b'{"kind": "header"}\n', b"{\n[1]\nnull\n\xff\n"])

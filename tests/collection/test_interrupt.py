@@ -41,7 +41,7 @@ def test_once_cuts_writes_and_can_go_on(tmp_path: Path, address: str, kind: str)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
-    assert f"run the same again to go on: what was made is in {output}" in errors
+    assert f"run it again to continue: the rollouts made so far are in {output}" in errors
     found = list(rt.read(output))
     assert sorted(one.status for one in found) == ["aborted"] * 3 + ["completed"] * 2
     for one in found:

@@ -101,7 +101,7 @@ def test_a_process_that_does_not_answer(how: str, tmp_path: Path) -> None:
 
     async def body(executor: ProcessExecutor) -> Outcome:
         shared = work(timeout=0.1)
-        with pytest.raises(WorkerLost, match=r"did not answer 0\.5 seconds after the time of a rollout was over"):
+        with pytest.raises(WorkerLost, match=r"did not answer 0\.5 seconds after a rollout's time had ended"):
             await executor.run(job(shared, 0, how, str(tmp_path / "ready")))
         return await executor.run(job(shared, 1, "process"))
 

@@ -227,11 +227,11 @@ def test_at_an_address_nothing_can_be_noted(
     output = "memory://thrown-attempts/runs"
     rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a")
     rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a")
-    assert "nothing can be noted" not in capsys.readouterr().err
+    assert "cannot be marked" not in capsys.readouterr().err
     fails = False
     rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a", retry_failed=True)
     rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a")
-    assert " ".join(capsys.readouterr().err.split()).count("and nothing can be noted of them at an address") == 1
+    assert " ".join(capsys.readouterr().err.split()).count("and at an address they cannot be marked") == 1
 
 
 def test_a_sub_agent_that_closes_after_its_attempt(tmp_path: Path, server: ScriptedServer) -> None:

@@ -129,7 +129,7 @@ def wrapped_again_without_engine(beginner: Beginner) -> None:
     rt.wrap_openai(beginner.wrapped())
 
 
-@mistake(r'hold no token ids: .*name its engine, e\.g\. rt\.wrap_openai\(client, engine="vllm"\)')
+@mistake(r'hold no token ids, because .*name its engine, such as rt\.wrap_openai\(client, engine="vllm"\)')
 def engine_not_named(beginner: Beginner) -> None:
     with rt.recording("a.jsonl"), rt.trajectory():
         beginner.ask(rt.wrap_openai(beginner.client()))
@@ -155,7 +155,7 @@ def call_in_a_thread(beginner: Beginner) -> None:
         thread.join()
 
 
-@mistake(r"it is no trajectory yet\. Set it on what the block gives")
+@mistake(r"which is not a trajectory yet\. Set it inside the block")
 def trajectory_not_entered(beginner: Beginner) -> None:
     trajectory: Any = rt.trajectory()
     trajectory.reward = 1.0
@@ -287,13 +287,13 @@ def instrument_not_called(beginner: Beginner) -> None:
         pass
 
 
-@mistake(r"it is no trajectory yet\. The block gives it: `with rt\.trajectory")
+@mistake(r"it is not a trajectory yet\. The block gives one: `with rt\.trajectory")
 def trajectory_read_and_not_entered(beginner: Beginner) -> None:
     trajectory: Any = rt.trajectory()
     trajectory.sequences()
 
 
-@mistake(r"rt\.trajectory\.reward cannot be set: .* Set it on what the block gives")
+@mistake(r"rt\.trajectory\.reward cannot be set: .* Set it on the block's variable")
 def reward_of_the_function(beginner: Beginner) -> None:
     with rt.trajectory():
         rt.trajectory.reward = 1.0  # type: ignore[attr-defined]
@@ -401,7 +401,7 @@ command("give the tasks with --tasks tasks.jsonl", "collect", "agent:solve", "ta
 command("Did you mean show", "shwo", "ok.jsonl")
 command(r"there is no trajectory 99 in ok\.jsonl\. rollout-trace ls", "show", "ok.jsonl", "99")
 command("did you mean ==", "ls", "ok.jsonl", "--where", "reward = 1")
-command("write and, or, not in the place of &&", "ls", "ok.jsonl", "--where", "reward > 0 && steps")
+command("write and, or, not instead of &&", "ls", "ok.jsonl", "--where", "reward > 0 && steps")
 command(r"did you mean == \?; write and", "ls", "ok.jsonl", "--where", "reward = 1 || 'a'")
 command("did you mean == \\?$", "ls", "ok.jsonl", "--where", "task.id = 'a && b!'")
 command("Did you mean reward", "ls", "ok.jsonl", "--where", "rewrd > 0")
@@ -417,7 +417,7 @@ command("Give a new name, or --overwrite", "convert", "ok.jsonl", "--to", "trl",
 command("one of the files to merge: give a new name", "merge", "ok.jsonl", "plain.jsonl", "-o", "ok.jsonl")
 command("rollout-trace ls .*ok.jsonl lists them", "annotate", "ok.jsonl", "nope", "--reward", "1")
 command("did you mean truncated", "check", "ok.jsonl", "--code", "trunkated")
-command("checked as --profile observe; --profile train lists what training lacks", "check", "plain.jsonl")
+command("this used --profile observe\\. --profile train lists what training lacks", "check", "plain.jsonl")
 command("there is no file script.py: give a script", "serve", "script.py")
 
 

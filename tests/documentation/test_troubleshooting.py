@@ -21,7 +21,7 @@ MADE_ELSEWHERE = {
     "rollout_trace/record/writer_child.py:_write": "… Its line is whole in the file",
     "rollout_trace/record/sink.py:_lose": "trajectory … (…) was not written to",
     "rollout_trace/record/sink.py:finish": "…: … could not be written at once",
-    "rollout_trace/record/recording.py:end_with_process": "… could not be written to its end",
+    "rollout_trace/record/recording.py:end_with_process": "… could not be written completely",
     "rollout_trace/guard.py:failed": "recording failed in",
     "rollout_trace/guard.py:warn": "",
 }

@@ -165,7 +165,7 @@ def test_the_output_is_never_an_input_nor_replaced_unasked(tmp_path: Path) -> No
         rt.merge(path, pipe, overwrite=True)
     with pytest.raises(ValueError, match="are for notes"):
         rt.merge(path, tmp_path / "b.notes.jsonl")
-    with pytest.raises(ValueError, match="no format that trajectories are written in"):
+    with pytest.raises(ValueError, match="is not a format for trajectories"):
         rt.merge(path, tmp_path / "b.parquet")
     assert rt.merge(path, other, overwrite=True).written == 1
     assert path.read_bytes() == other.read_bytes() == before

@@ -146,7 +146,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "steps": ({"steps": [1]}, TypeError, "steps is [1] (list); give a dict, {id or index: values}."),
     "step": ({"steps": {0: 1.0}}, TypeError, "steps[0] is 1.0 (float); give a dict with any of reward, advantage"),
     "index": ({"steps": {-1: {"reward": 1}}}, ValueError, "the index in steps[-1] is -1"),
-    "field": ({"steps": {0: {"rewrad": 1}}}, ValueError, "steps[0] has 'rewrad', which a note cannot give of a step"),
+    "field": ({"steps": {0: {"rewrad": 1}}}, ValueError, "steps[0] has 'rewrad', which a note of a step cannot hold"),
     "empty": ({"steps": {0: {"reward": None}}}, ValueError, "steps[0] gives no value"),
     "trainable": ({"steps": {0: {"trainable": 0}}}, TypeError, "steps[0]['trainable'] is 0 (int); give True or False."),
     "advantage": ({"steps": {0: {"advantage": [1, None]}}}, TypeError, "steps[0]['advantage'][1] is None"),
@@ -171,7 +171,7 @@ def test_bad_places_are_refused(path: Path) -> None:
         rt.annotate(path.parent / "no.jsonl", "trace", reward=1)
     with pytest.raises(ValueError, match=r"^no file of the folder .* has trajectory 'other': no note was written\.$"):
         rt.annotate(path.parent, "other", reward=1)
-    with pytest.raises(ValueError, match=r"^s3://b/run is an address, and nothing can be appended there\. Copy"):
+    with pytest.raises(ValueError, match=r"^s3://b/run is an address, where no note can be appended\. Copy"):
         rt.annotate("s3://b/run", "trace", reward=1)
     with pytest.raises(TypeError, match=r'^expected the path of a file, such as "rollouts\.jsonl", got 3\.$'):
         rt.annotate(3, "trace", reward=1)  # type: ignore[arg-type]
@@ -193,7 +193,7 @@ def test_a_file_of_trajectories_with_the_name_of_notes_stays_one(tmp_path: Path)
     old.write_text('{"schema": "rollout-trace/1", "id": "b"}\n')
     assert [found.id for found in rt.read(tmp_path / "*.jsonl")] == ["a", "b"]
     assert one(path).id == "a"
-    with pytest.raises(ValueError, match="is a file of trajectories, and its name is that of the notes of"):
+    with pytest.raises(ValueError, match="is a file of trajectories, but has the name of the notes of"):
         rt.annotate(path, "a", reward=1)
     rt.annotate(old, "b", reward=1)
     assert one(old).reward == 1
@@ -203,7 +203,7 @@ def test_patterns_and_lists_leave_notes_out(path: Path) -> None:
     rt.annotate(path, "trace", reward=1)
     assert [found.reward for found in rt.read(path.parent / "*.jsonl")] == [1]
     assert [found.reward for found in rt.read(sorted(path.parent.iterdir()))] == [1]
-    with pytest.raises(FileNotFoundError, match="has files of notes alone"):
+    with pytest.raises(FileNotFoundError, match="has only files of notes"):
         rt.read([path.parent / "rollouts.notes.jsonl"])
     with pytest.raises(FileNotFoundError, match="no file matches"):
         rt.read(path.parent / "*.notes.jsonl")

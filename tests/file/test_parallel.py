@@ -243,7 +243,7 @@ def test_where_a_process_is_killed_this_one_reads_on(tmp_path: Path, caplog: pyt
     for pid in pids(reader):
         os.kill(pid, signal.SIGKILL)
     assert [one.id for one in (first, *reader)] == [f"run{number}" for number in range(200)]
-    assert [one for one in caplog.messages if "was killed by signal 9: the rest is read by this process" in one]
+    assert [one for one in caplog.messages if "was killed by signal 9: only this process reads the rest" in one]
 
 
 def test_a_program_without_a_main_guard_is_not_run_again(tmp_path: Path) -> None:

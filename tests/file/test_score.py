@@ -144,7 +144,7 @@ NO_RESULTS: dict[str, tuple[Any, str]] = {
     "text": ("1", "TypeError: reward is '1' (str); give one finite number"),
     "nan": (float("nan"), "ValueError: reward is nan; give a finite number"),
     "names": ({"style": "good"}, "TypeError: rewards['style'] is 'good' (str)"),
-    "mixed": ({"reward": 1, "why": "x"}, "TypeError: the function returned 'why' beside 'reward'; give named rewards"),
+    "mixed": ({"reward": 1, "why": "x"}, "TypeError: the function returned 'why' beside 'reward'. Put named rewards"),
 }
 
 

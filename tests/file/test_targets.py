@@ -62,10 +62,10 @@ LINE = b'{"schema": "rollout-trace/1", "id": "a"}\n'
     [
         ("a.jsonl", gzip.compress(LINE, mtime=0), "holds gzip (its first bytes: b'\\x1f\\x8b"),
         ("a.jsonl", b"\x28\xb5\x2f\xfd....", "holds zstd"),
-        ("a.jsonl.gz", LINE, "holds JSON lines (its first bytes: b'{\"sc'), and its name says gzip"),
-        ("a.jsonl.zst", LINE, "and its name says zstd"),
+        ("a.jsonl.gz", LINE, "holds JSON lines (its first bytes: b'{\"sc'), but its name says gzip"),
+        ("a.jsonl.zst", LINE, "but its name says zstd"),
         ("a.jsonl.zst", gzip.compress(LINE, mtime=0), "holds gzip"),
-        ("a.jsonl", b"PAR1....", "holds another format (its first bytes: b'PAR1'), and its name says JSON lines"),
+        ("a.jsonl", b"PAR1....", "holds another format (its first bytes: b'PAR1'), but its name says JSON lines"),
         ("a.jsonl", b"[]", "holds another format"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_opened_loses_nothing(tmp_path: Path) -> None:
     error = lost("a")
     with pytest.raises(IsADirectoryError):
         error.write(tmp_path)
-    with pytest.raises(ValueError, match="no format that trajectories are written in"):
+    with pytest.raises(ValueError, match="is not a format for trajectories"):
         error.write(tmp_path / "a.parquet")
     assert error.write(tmp_path / "other.jsonl") == 1
 

@@ -84,7 +84,7 @@ def test_a_journal_on_the_same_full_disk_is_not_said_to_have_everything(
 
     with caplog.at_level(logging.INFO, "rollout_trace"), pytest.raises(rt.WriteError):
         work()
-    assert "The journal has none of them whole; what it has of them, rt.recover(" in caplog.messages[-1]
+    assert "The journal has only parts of them: rt.recover(" in caplog.messages[-1]
 
 
 @pytest.mark.usefixtures("half_written")

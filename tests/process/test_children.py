@@ -350,7 +350,7 @@ def test_the_variables(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"output": ""}, ValueError, "expected the path of a file, such as"),
         ({"output": 3}, TypeError, "expected the path of a file, such as"),
-        ({"output": "out.txt"}, ValueError, "'.txt' is no format that trajectories are written in"),
+        ({"output": "out.txt"}, ValueError, "'.txt' is not a format for trajectories"),
         ({"boot": ""}, ValueError, "boot='': expected the path of the folder"),
         ({"boot": 3}, TypeError, "boot=3: expected the path of the folder"),
     ],
@@ -377,7 +377,7 @@ def test_the_program_may_change_its_folder(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_recording_that_cannot_be_handed_on(output: Path) -> None:
     """To a writer, or with rules of redaction: refused where it is asked for; processes start as they would."""
-    for target, settings, problem in ((Kept(), {}, "to no file"), (output, {"redact": "secret"}, "redact=")):
+    for target, settings, problem in ((Kept(), {}, "does not write to a file"), (output, {"redact": "secret"}, "redact=")):
         with rt.instrument(), rt.recording(target, **settings), rt.trajectory():  # type: ignore[arg-type]
             with pytest.raises(RuntimeError, match=problem):
                 rt.child_environment()

@@ -131,8 +131,8 @@ def test_a_program_without_calls_leaves_nothing(name: str, server: ScriptedServe
     done = _run(server, tmp_path, SILENT[name])
     assert (done.code, done.out) == (0, "done\n")
     assert " ".join(done.err.split()) == (
-        "rollout-trace: nothing was recorded: no call of a model was seen. Recorded are, in Python, the SDKs openai, "
-        "anthropic and google-genai, and calls of models by httpx, httpx2, aiohttp and requests."
+        "rollout-trace: nothing was recorded: no call of a model was seen. In Python, these are recorded: the SDKs "
+        "openai, anthropic and google-genai, and calls of models through httpx, httpx2, aiohttp and requests."
     )
     assert os.listdir(tmp_path) == ["agent.py"]
 
@@ -198,7 +198,7 @@ late()
 def test_a_call_of_a_closed_trajectory_goes_to_no_other(server: ScriptedServer, tmp_path: Path) -> None:
     done = _run(server, tmp_path, CALL + CLOSED)
     assert [(one.name, len(one.steps)) for one in recorded(tmp_path / "rollouts.jsonl")] == [("first", 1)]
-    assert "rollout-trace: 1 call of trajectories that had closed already, recorded in no file" in done.err
+    assert "rollout-trace: no file has 1 call of trajectories that had closed already" in done.err
 
 
 CHILDREN = """

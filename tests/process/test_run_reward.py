@@ -63,12 +63,12 @@ for name in "ab":
 NO_REWARDS = [
     ("ask()", "the program has not written it"),
     ("ask()\nos.mkdir('reward.json')", "IsADirectoryError: [Errno 21] Is a directory"),
-    ("ask()\nopen('reward.json', 'w').write('{')", "it is no JSON: "),
+    ("ask()\nopen('reward.json', 'w').write('{')", "it is not JSON: "),
     ("ask()\nopen('reward.json', 'w').write('NaN')", "the reward is nan"),
     ("ask()\nopen('reward.json', 'w').write('\"high\"')", "the reward is 'high'"),
     ("ask()\nopen('reward.json', 'w').write('{\"score\": 1}')", "it has the key 'score'"),
     ("ask()\nopen('reward.json', 'w').write('{\"rewards\": 1}')", "rewards is 1; expected an object of numbers"),
-    (SEVERAL + "open('reward.json', 'w').write('1')", "it is one reward, and the program has recorded several"),
+    (SEVERAL + "open('reward.json', 'w').write('1')", "one reward cannot be given to several"),
 ]
 
 
@@ -87,5 +87,5 @@ def test_what_is_no_reward_is_one_line_of_warning(
 def test_the_reward_of_an_earlier_run_is_not_taken(server: ScriptedServer, tmp_path: Path) -> None:
     (tmp_path / "reward.json").write_text("1")
     done = _run(server, tmp_path, "ask()")
-    assert "it was there before the program began, which has not changed it" in done.err
+    assert "it was there before the program began, and the program did not change it" in done.err
     assert [one.reward for one in recorded(tmp_path / "rollouts.jsonl")] == [None]

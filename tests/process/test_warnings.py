@@ -58,7 +58,7 @@ def test_a_call_after_its_trajectory(client: OpenAI, caplog: pytest.LogCaptureFi
         thread.join()
     (line,) = _warnings(caplog, "a model call was made")
     assert "in the trajectory 'solver', which had closed already, in the thread 'late'" in line
-    assert "in its block, join or await" in line
+    assert "Join or await, inside its block," in line
     assert "rt.instrument" not in line
 
 

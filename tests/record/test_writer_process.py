@@ -592,8 +592,8 @@ def test_ctrl_c_while_bytes_are_read_again(tmp_path: Path, monkeypatch: pytest.M
         ({"writer": "threads"}, 'writer is \'threads\'; it can be "thread" or "process".'),
         ({"writer": None}, "writer is None"),
         ({"writer": "process", "journal": False}, 'writer="process" needs the journal'),
-        ({"writer": "process", "target": "s3://bucket/run"}, "for a file or a folder of this machine"),
-        ({"writer": "process", "target": rt.JSONLWriter}, "for a file or a folder of this machine"),
+        ({"writer": "process", "target": "s3://bucket/run"}, "for a file or folder of this machine"),
+        ({"writer": "process", "target": rt.JSONLWriter}, "for a file or folder of this machine"),
     ],
 )
 def test_what_cannot_be_asked_for(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_a_run_that_is_given_twice_counts_once(caplog: pytest.LogCaptureFixture)
     assert found.trajectories == (scored, second)
     assert [(one.rewards, one.n_repeated) for one in (found, other)] == [((1.0, 0.0), 2), ((None,), 0)]
     assert caplog.messages == [
-        "rt.groups got 2 trajectories more than once (the first: a): of equal ids the last counts."
+        "rt.groups got 2 trajectories more than once (the first: a): only the last one with each id counts."
     ]
 
 

@@ -257,7 +257,7 @@ def test_what_cannot_be_made_is_said(caplog: pytest.LogCaptureFixture) -> None:
     report = bare.retokenize(Strict())
     assert report.skipped == {failed.id: "error"}
     assert set(report.failed) == {first.id, third.id}
-    assert "otherwise than without" in report.failed[first.id]
+    assert "differently once the answer is added" in report.failed[first.id]
     assert report.failed[third.id] == "KeyError: 'no tools here'"
     assert all(step.completion_token_ids is None and step.token_source is None for step in (first, failed, third))
 

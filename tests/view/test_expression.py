@@ -146,12 +146,12 @@ def test_what_is_not_known(text: str, expected: Any) -> None:
         ("[1 for (a, b) in steps]", "only one `for`"),
         ("[1 for reward in steps]", "reward has a meaning already"),
         ("any(step.x for step in steps) and step", "there is no name 'step'"),
-        ("matches(name, '(')", "'(' is no regular expression"),
+        ("matches(name, '(')", "'(' is not a regular expression"),
         ("len()", "len is called as len(x)"),
         ("len(name, x=1)", "len is called as len(x)"),
-        ("not " * 200 + "reward", "nested more than 100 deep"),
+        ("not " * 200 + "reward", "nested too deeply: it has more than 100 levels"),
         ("(" * 1000 + "1" + ")" * 1000, "not an expression"),
-        ("+".join(["1"] * 200), "nested more than 100 deep"),
+        ("+".join(["1"] * 200), "nested too deeply: it has more than 100 levels"),
         ("+".join(["1"] * 4000), "expression"),  # nested too deeply: for Python, from 3.14 on for us
         ("1" * 10_001, "at most 10000 are allowed"),
         ("9" * 5000, "not an expression"),
@@ -180,7 +180,7 @@ def test_what_is_refused_before_a_file_is_read(text: str, message: str) -> None:
         ("reward / 0", "is divided by zero"),
         ("9 ** 9 ** 9", "a number is too large"),
         ("9.0 ** 9 ** 9", "a number is too large"),
-        ("(0 - 8) ** 0.5", "is no real number"),
+        ("(0 - 8) ** 0.5", "is not a real number"),
         ("'a' * 1000000", "* needs numbers"),
         ("'%1000000000d' % 5", "% needs numbers"),
         ("-name", "- needs a number"),
@@ -189,7 +189,7 @@ def test_what_is_refused_before_a_file_is_read(text: str, message: str) -> None:
         ("len(1)", "has no length"),
         ("sum([name])", "expected numbers"),
         ("max([1, name])", "expected numbers, or texts"),
-        ("matches(name, metadata.split + '(')", "is no regular expression"),
+        ("matches(name, metadata.split + '(')", "is not a regular expression"),
     ],
 )
 def test_what_cannot_be_evaluated_names_the_trajectory(text: str, message: str) -> None:

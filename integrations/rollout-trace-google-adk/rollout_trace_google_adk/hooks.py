@@ -47,7 +47,11 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     base = getattr(owner, name, None)
     if base is None:
         place = f"{owner.__name__}.{name}"
-        warn_once(f"google-adk:{place}", f"this release of google-adk has no {place}: what it does is not recorded.")
+        warn_once(
+            f"google-adk:{place}",
+            f"this release of google-adk has no {place}, so what it does is not recorded. Use a tested release: "
+            "docs/integrations.md.",
+        )
     elif not hasattr(base, _MARK):
         wrapped = functools.wraps(base)(make(base))
         setattr(wrapped, _MARK, True)

@@ -45,7 +45,7 @@ class Files:
                 opened.__enter__()
                 self._open[key] = opened
         except (OSError, ValueError, ImportError) as error:
-            warn_once(f"inspect:{key}", f"nothing is recorded of the evaluation {eval_id}: {error}")
+            warn_once(f"inspect:{key}", f"the evaluation {eval_id} is not recorded: {error}")
             return False
         set_current_recording(self._open[key])
         return True

@@ -205,8 +205,8 @@ def _batch_of(parameters: Mapping[str, Any], slot: slots.ContextSlot | None) -> 
 def _warn_model_alone(name: str) -> None:
     warn_once(
         "langchain:alone",
-        f"RolloutCallbackHandler was given to a model alone ({name}): it sees no agent, and each call is recorded as a "
-        'trajectory of its own. Pass it where the agent is invoked, config={"callbacks": [RolloutCallbackHandler()]}, '
+        f"RolloutCallbackHandler was given to a model alone ({name}): it sees no agent, so each call becomes a "
+        'trajectory of its own. Pass it where you invoke the agent, config={"callbacks": [RolloutCallbackHandler()]}, '
         "or run the agent inside `with rt.trajectory()`.",
     )
 

@@ -49,7 +49,9 @@ def record(
     """
     found = [(type(model).__name__, sdk, client) for model in _models(llm, "") for sdk, client in _clients(model)]
     if engine is not None and all(sdk != "openai" for _, sdk, _ in found):
-        raise ValueError(f"engine={engine!r}: {found[0][0]} speaks Anthropic's API, which has no ids.")
+        raise ValueError(
+            f"engine={engine!r}: {found[0][0]} speaks Anthropic's API, which sends no token ids. Leave engine= out."
+        )
     for _, sdk, client in found:
         if sdk == "openai":
             wrap_openai(client, engine=check_engine(engine), keep_bytes=keep_bytes, max_call_bytes=max_call_bytes)
@@ -90,17 +92,17 @@ def _check_model(model: Any, place: str) -> None:
         )
     if not made and isinstance(model, Runnable) and not isinstance(model, BaseLanguageModel):
         raise TypeError(
-            f"record() takes a model, got {type(model).__name__}{place}, which may have several: record(llm) each of "
-            "them, before or after. Its runs are recorded inside `with rt.trajectory()`, and elsewhere where it is "
-            'invoked with config={"callbacks": [RolloutCallbackHandler()]}. rt.instrument(engine=..., hooks=True) '
-            "records every model and every run of the process."
+            f"record() takes a model, got {type(model).__name__}{place}, which may hold several. Call record(llm) on "
+            "each of them. Runs are recorded inside `with rt.trajectory()`; elsewhere, invoke it with "
+            'config={"callbacks": [RolloutCallbackHandler()]}. rt.instrument(engine=..., hooks=True) records every '
+            "model and every run of the process."
         )
     if not made:
         raise TypeError(
-            f"record() needs a model with a client of the openai or anthropic SDK, such as ChatOpenAI or ChatAnthropic,"
-            f" got {type(model).__name__}{place}. Calls of other models are recorded as LangChain tells them, without "
-            "token ids, by RolloutCallbackHandler or inside `with rt.trajectory()`. Of several models, record "
-            "each one separately."
+            "record() needs a model with a client of the openai or anthropic SDK, such as ChatOpenAI or "
+            f"ChatAnthropic, got {type(model).__name__}{place}. For other models, RolloutCallbackHandler and `with "
+            "rt.trajectory()` record what LangChain reports, without token ids. Record each of several models "
+            "separately."
         )
 
 

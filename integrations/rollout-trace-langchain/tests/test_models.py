@@ -180,7 +180,7 @@ def test_a_batch_of_prompts_that_fails_has_the_steps_of_its_requests() -> None:
 def test_what_cannot_be_recorded_is_refused() -> None:
     with pytest.raises(TypeError, match="got GenericFakeChatModel"):
         record(GenericFakeChatModel(messages=iter([])))
-    with ScriptedServer("x") as server, pytest.raises(ValueError, match="Anthropic's API, which has no ids"):
+    with ScriptedServer("x") as server, pytest.raises(ValueError, match="Anthropic's API, which sends no token ids"):
         record(anthropic(server), engine="vllm")
 
 

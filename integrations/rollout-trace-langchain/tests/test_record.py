@@ -76,7 +76,7 @@ def test_a_fallback_of_another_provider_has_no_engine() -> None:
     assert [(step.protocol, step.status) for step in own.steps] == [
         ("openai.chat", "error"), ("anthropic.messages", "ok"),
     ]  # fmt: skip
-    with serving("Hi") as server, pytest.raises(ValueError, match="Anthropic's API, which has no ids"):
+    with serving("Hi") as server, pytest.raises(ValueError, match="Anthropic's API, which sends no token ids"):
         record(anthropic(server).with_fallbacks([anthropic(server)]), engine="vllm")
 
 

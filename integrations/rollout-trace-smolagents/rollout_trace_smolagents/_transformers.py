@@ -7,7 +7,7 @@ from typing import Any
 from rollout_trace.integration import TokenIssue, TransformersGeneration, Usage, guarded
 
 _STILL_RUNNING = TokenIssue(
-    code="ids_missing", message="the call ended before the local model had given its ids: closed early, or failed."
+    code="ids_missing", message="the call failed or was closed before the local model gave its token ids."
 )
 
 

@@ -112,7 +112,7 @@ class ProgramServer(LoopbackServer):
         path = self._path_of(record) or ""
         if "websocket" in record.headers.get("upgrade", "").lower():
             # The program asks by HTTP then, at once: after any other status it tries again for a minute.
-            return _refused(426, "rollout-trace forwards HTTP alone.")
+            return _refused(426, "rollout-trace forwards only HTTP.")
         target = self._target_of(path, record)
         if target is None:
             return _refused(404, f"rollout-trace knows no model server for {path}.")

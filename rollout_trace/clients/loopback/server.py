@@ -318,7 +318,7 @@ class LoopbackServer:
         """Wait until `count` requests came, since the start. Raises TimeoutError after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._requests) >= count, timeout):
-                raise TimeoutError(f"{len(self._requests)} requests came in {timeout} s, not {count}")
+                raise TimeoutError(f"after {timeout} s {len(self._requests)} requests have come; expected {count}")
 
     def start(self: Server) -> Server:
         """Start listening. Does nothing if the server is running. Raises OSError if the port cannot be used."""

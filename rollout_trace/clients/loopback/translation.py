@@ -38,11 +38,11 @@ _ENDS = {"anthropic.messages": "/messages", "openai.responses": "/responses"}
 _NOT_CHAT = ("anthropic.com", "chatgpt.com")
 """Hosts of providers that have no engine behind them, and that ``by_host`` does not name."""
 _LOST = {
-    "anthropic.messages": "Lost are marks for the cache, context_management, betas, signatures of thinking, is_error "
-    "of tool results and disable_parallel_tool_use; stop_sequence becomes end_turn; system messages inside the "
-    "conversation become messages of the user.",
-    "openai.responses": "Lost are encrypted reasoning and tools of the provider, such as its web search; namespaces "
-    "become part of the names of tools, and the input of a custom tool one argument.",
+    "anthropic.messages": "This loses marks for the cache, context_management, betas, signatures of thinking, "
+    "is_error of tool results and disable_parallel_tool_use; stop_sequence becomes end_turn; system messages inside "
+    "the conversation become messages of the user.",
+    "openai.responses": "This loses encrypted reasoning and tools of the provider, such as its web search; "
+    "namespaces become part of tool names, and the input of a custom tool becomes one argument.",
 }
 _KEPT_OF_ERRORS = ("retry-after", "retry-after-ms", "x-should-retry")
 _CHARACTERS = 4
@@ -201,8 +201,8 @@ def _translator() -> Callable[[str, _Json, _Chat], _Json] | None:
     except ImportError as error:
         guard.warn_once(
             "no_translator",
-            "this engine gives token ids on chat alone, and the program speaks another protocol: its calls are "
-            f'recorded without ids. To have them translated, in a checkout: pip install ".[clis]" ({error}).',
+            "this engine gives token ids only on chat, and the program speaks another protocol, so its calls are "
+            f'recorded without ids. To get ids, install the translator in a checkout: pip install ".[clis]" ({error}).',
         )
         return None
     if not is_users:

@@ -28,9 +28,9 @@ WATCHED = frozenset(
 """Modules whose import starts the recorder."""
 UNSEEN = "no call of a model was seen"
 NOTHING = (
-    "rollout-trace: nothing was recorded: " + UNSEEN + ". Recorded are,\n"
-    "  in Python, the SDKs openai, anthropic and google-genai, and calls of models\n"
-    "  by httpx, httpx2, aiohttp and requests."
+    "rollout-trace: nothing was recorded: " + UNSEEN + ". In Python,\n"
+    "  these are recorded: the SDKs openai, anthropic and google-genai, and calls of\n"
+    "  models through httpx, httpx2, aiohttp and requests."
 )
 
 ends_process = False

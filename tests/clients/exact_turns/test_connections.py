@@ -115,7 +115,7 @@ def test_a_pool_whose_only_connection_is_in_use(way: str) -> None:
     turn = trajectory.steps[2].exact_turn
     assert turn is not None
     # It waits for a while, and not for as long as the tokenizer may take.
-    assert "no connection of the client was free" in (turn.detail or "")
+    assert "the client had no free connection" in (turn.detail or "")
     assert paths == {"/v1/chat/completions"}
 
 

@@ -334,7 +334,7 @@ def test_extras_of_each_form(kind: Kind) -> None:
     assert paths.count("/inference/v1/generate") == 2
     assert report.trainable
     (streamed,) = [one for one in report.extras if (one.form, one.extra) == ("chat streamed", "routed_experts")]
-    assert str(streamed.problem).startswith("vLLM never has them in streams of /chat/completions")
+    assert str(streamed.problem).startswith("vLLM never sends them in streams of /chat/completions")
     assert streamed.request is not None
     assert (streamed.request["stream"], streamed.request["top_logprobs"]) == (True, 2)
     (generate,) = [one for one in report.extras if (one.form, one.extra) == ("generate", "top_tokens")]
@@ -440,7 +440,7 @@ def test_streams_that_differ(kind: Kind) -> None:
     with ScriptedServer(differs) as server:
         report = probed(kind, server.base_url)
     assert (report.stream_equals_unary, report.trainable) == (False, False)
-    assert report.reasons == ("streamed: other ids or logprobs than unstreamed",)
+    assert report.reasons == ("streamed: ids or logprobs differ from those of unstreamed calls",)
     with ScriptedServer(random) as server:
         report = probed(kind, server.base_url)
     assert (report.stream_equals_unary, report.trainable) == (None, True)

@@ -290,7 +290,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path, grpo: Any) -> None:
         class state:
             global_step = 0
 
-    with pytest.raises(ValueError, match="3 prompts, which are no groups of 2"):
+    with pytest.raises(ValueError, match="3 prompts, which do not form groups of 2"):
         trl.rollout_func(len)(["a", "a", "b"], Trainer)
-    with pytest.raises(ValueError, match="4 prompts, which are no groups of 2"):
+    with pytest.raises(ValueError, match="4 prompts, which do not form groups of 2"):
         trl.rollout_func(len)(["a", "b", "b", "b"], Trainer)

@@ -456,9 +456,9 @@ def test_what_the_policy_cannot_do_is_refused() -> None:
     assert not server.asked
     assert not batch.batch["response_mask"].any()
     assert found[0] == "the trainer's policy takes no response_format."
-    assert found[1] == "the trainer's policy cannot be made to call a tool: tool_choice is 'auto' or 'none'."
-    assert found[2].endswith("nothing is left of prompt_length 20 and response_length 20.")
-    assert found[3].startswith("There is nothing here: a run that has ended")
+    assert found[1] == "the trainer's policy cannot be made to call a tool. Give tool_choice='auto' or 'none'."
+    assert found[2].endswith("prompt_length 20 and response_length 20 leave no room for an answer.")
+    assert found[3].startswith("There is nothing here: the run has ended")
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +482,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="the agent is 3"):
         agent_loop(3)
-    with pytest.raises(TypeError, match=r"agent_loop\(\) takes no executor, samples: verl says"):
+    with pytest.raises(TypeError, match=r"agent_loop\(\) takes no executor, samples: verl decides"):
         agent_loop(agent, executor="process", samples=2)  # type: ignore[call-arg]
     monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.agent_loop", None)
     with pytest.raises(ImportError, match=r"needs verl 0\.9, which cannot be imported: "):

@@ -241,7 +241,7 @@ def test_verifiers_ends_a_run(tmp_path: Path, engine: Engine) -> None:
 def test_what_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="the agent is 3"):
         harness(3)
-    with pytest.raises(TypeError, match="takes no executor, retries: verifiers says"):
+    with pytest.raises(TypeError, match="takes no executor, retries: verifiers decides"):
         harness(len, retries=1, executor="process")
     (tmp_path / "runs.jsonl").write_text("{}\n")
     with pytest.raises(FileExistsError, match=r"runs\.jsonl is not empty"):

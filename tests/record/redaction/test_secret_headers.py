@@ -75,7 +75,7 @@ def test_without_it_such_a_header_is_no_key(tmp_path: Path) -> None:
         (3, TypeError, "secret_headers is 3"),
         ({"cookie": "x"}, TypeError, "secret_headers is {'cookie'"),
         ([b"cookie"], TypeError, "secret_headers has b'cookie'"),
-        (["Cookie: a=b"], ValueError, "secret_headers has 'Cookie: a=b', which no header is called"),
+        (["Cookie: a=b"], ValueError, "secret_headers has 'Cookie: a=b', which is not the name of a header"),
         ([""], ValueError, "secret_headers has ''"),
     ],
 )

@@ -579,7 +579,7 @@ def test_what_to_do_is_named() -> None:
     assert "--return-sampling-mask" in messages["sampling_mask"]
     (issue,) = step_of("moe_chat_stream", rt.Engine("vllm", routed_experts=True)).extra_issues
     assert issue.message == (
-        "vLLM never has them in streams of /chat/completions: make the call without stream, or use "
+        "vLLM never sends them in streams of /chat/completions: make the call without stream, or use "
         "/inference/v1/generate."
     )
 
@@ -596,9 +596,9 @@ def test_it_is_warned_of_once(kind: Kind, caplog: pytest.LogCaptureFixture) -> N
         wished = rt.Engine("vllm", sampling_mask=True, routed_experts=True)
         on(kind, server, thrice, {"engine": wished})
     texts = [record.getMessage() for record in caplog.records]
-    assert len([text for text in texts if "sampling_mask=True): vLLM never has it in answers" in text]) == 1
-    assert len([text for text in texts if "sampling_mask=True): vLLM never has it in streams" in text]) == 1
-    assert len([text for text in texts if "routed_experts=True): vLLM never has them in streams" in text]) == 1
+    assert len([text for text in texts if "sampling_mask=True): vLLM never sends it in answers" in text]) == 1
+    assert len([text for text in texts if "sampling_mask=True): vLLM never sends it in streams" in text]) == 1
+    assert len([text for text in texts if "routed_experts=True): vLLM never sends them in streams" in text]) == 1
     assert len([text for text in texts if "without top_k > 0" in text]) == 1
     assert len(texts) == 4
 
