@@ -36,18 +36,18 @@ BUDGET: dict[str, tuple[int, int]] = {
     "data": (4400, 17),
     "wire": (11300, 45),
     "file": (10610, 35),
-    "record": (8766, 29),
-    "clients": (8940, 35),
+    "record": (8767, 29),
+    "clients": (8941, 35),
     "process": (3010, 17),
     "train": (3841, 16),
     "integration": (750, 6),
-    "collection": (8623, 38),
+    "collection": (8627, 38),
     "importing": (6900, 31),
     "export": (7380, 36),
-    "trainers": (1850, 13),
+    "trainers": (1853, 13),
     "view": (8200, 40),
     "testing": (10070, 48),
-    "cli": (4018, 26),
+    "cli": (4021, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

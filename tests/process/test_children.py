@@ -377,7 +377,8 @@ def test_the_program_may_change_its_folder(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_recording_that_cannot_be_handed_on(output: Path) -> None:
     """To a writer, or with rules of redaction: refused where it is asked for; processes start as they would."""
-    for target, settings, problem in ((Kept(), {}, "does not write to a file"), (output, {"redact": "secret"}, "redact=")):
+    refused = [(Kept(), {}, "does not write to a file"), (output, {"redact": "secret"}, "redact=")]
+    for target, settings, problem in refused:
         with rt.instrument(), rt.recording(target, **settings), rt.trajectory():  # type: ignore[arg-type]
             with pytest.raises(RuntimeError, match=problem):
                 rt.child_environment()

@@ -265,4 +265,5 @@ def test_a_file_that_is_not_there_leaves_the_others(
     (found,) = rt.read(file)
     assert found.steps[0].trainer_logprobs is not None
     assert set(found.steps[0].trainer_logprobs.tolist()) == {-0.5}
-    assert f"numbers were not noted for 1 of the rows in {tmp_path / 'elsewhere.jsonl'}: FileNotFoundError" in caplog.text
+    gone = tmp_path / "elsewhere.jsonl"
+    assert f"numbers were not noted for 1 of the rows in {gone}: FileNotFoundError" in caplog.text
