@@ -18,6 +18,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/engines.md", "Tinker"): "tests/consumers/tinker/test_sampling.py",
     ("docs/engines.md", "transformers"): "tests/consumers/torch/test_generate.py",
     ("docs/filter.md", "Expressions"): "tests/documentation/test_expressions.py",
+    ("docs/fork.md", "wrap_tool_call"): "integrations/rollout-trace-langchain/tests/test_forks.py",
     ("docs/integrations.md", "class Hooks"): "tests/integration/test_integration_example.py",
     ("docs/integrations.md", "record(agent, engine"): "tests/integration/test_integration_example.py",
     ("docs/mismatch.md", "class Reporting"): "tests/consumers/torch/test_trl_adapter.py",
