@@ -13,7 +13,7 @@ class Key(NamedTuple):
     """What identifies a rollout in an output, however often it was tried."""
 
     agent: str
-    """The trajectory's name."""
+    """Name of the trajectory."""
     task: str
     """Id of the task."""
     index: int  # type: ignore[assignment]  # In the place of `tuple.index`, which nobody needs here.
@@ -26,17 +26,17 @@ class TaskItem:
 
     id: str
     value: Any
-    """What the agent is called with: the task as the user gave it."""
+    """The argument of the agent: the task as the user gave it."""
     digest: str
-    """Of its content: 12 hexadecimal digits of a SHA-256."""
+    """Hash of its content: 12 hexadecimal digits of a SHA-256."""
     round: int = 1
-    """Of a stream of tasks in which one may come again: how often it has come, this time included."""
+    """How often the task has come in a stream that may repeat tasks, including this time."""
     samples: int | None = None
-    """Rollouts of it, whose group somebody waits for; None: as many as of any task."""
+    """Number of its rollouts, if the caller waits for this task's group; None: as many as for other tasks."""
 
     @property
     def group(self) -> str:
-        """Id of its group, where ids of groups do not begin with the agent's name."""
+        """Id of its group, without the agent's name in front."""
         return self.id if self.round == 1 else f"{self.id}#{self.round}"
 
 

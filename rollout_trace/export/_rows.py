@@ -35,11 +35,11 @@ other; lines of other processes may come between them."""
 
 
 class RowOptions(SequenceOptions, total=False):
-    """The options of exports of rows: those of ``Trajectory.sequences()``, and ``drop_constant_groups``."""
+    """The options of row exports: those of ``Trajectory.sequences()``, and ``drop_constant_groups``."""
 
     drop_constant_groups: bool
-    """Leave out groups in which no two runs differ in reward (all advantages are 0), with all trajectories opened
-    inside their runs. All runs of a group must then be given in one call."""
+    """Leave out groups whose runs all have the same reward (all advantages are 0), with all trajectories opened inside
+    their runs. Pass all runs of a group in one call."""
 
 
 # The trajectories
