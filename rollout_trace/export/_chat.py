@@ -44,8 +44,7 @@ class ChatOptions(TypedDict, total=False):
     """Give every assistant message a ``weight``: 1 for an answer to train on, 0 for an answer that is also in an
     earlier row or is not the answer of a recorded step."""
     columns: Collection[str]
-    """The ``CHAT_COLUMNS`` to add; by default the first four. Pass ``()`` for services that reject additional
-    columns."""
+    """The ``CHAT_COLUMNS`` to add; by default the first four. Pass ``()`` for services that reject other columns."""
     include: Include | None
     """A function that returns True for the steps to keep; the others are left out as ``excluded``."""
     allow: Collection[str]

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]
     Row: TypeAlias = dict[str, Any]
     Columns: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
-    """Types by column name, or a function that returns a ``pyarrow.Schema``, or None if the rows have no fixed
-    columns."""
+    """Types by column name, or a function that returns a ``pyarrow.Schema``; None if the columns are not fixed."""
     Make: TypeAlias = Callable[[ExportReport, bool], Iterable[Row]]
 
 P = ParamSpec("P")

@@ -38,8 +38,8 @@ class RowOptions(SequenceOptions, total=False):
     """The options of row exports: those of ``Trajectory.sequences()``, and ``drop_constant_groups``."""
 
     drop_constant_groups: bool
-    """Leave out groups whose runs all have the same reward (all advantages are 0), with all trajectories opened inside
-    their runs. Pass all runs of a group in one call."""
+    """Leave out groups in which no two runs differ in reward (all advantages are 0), with all trajectories opened
+    inside their runs. Pass all runs of a group in one call."""
 
 
 # The trajectories

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads sessions of Codex: a trajectory each; a sub-agent's names its parent, which has a file of its own.
+    """Reads sessions of Codex: one trajectory for each session. A sub-agent has its own file, which names its parent.
 
-    The items between two that the model read are one call; its usage is that of the next ``token_count``, or of its
-    ``token_usage_record``. Prompts are put together: the instructions, then the items before it, after a compaction
-    what replaced them. Most sampling parameters are not in these files, nor are tools of models that Codex does not
-    know, token ids and logprobs. The beginning that a fork or a sub-agent copied from a session of this import, or goes
-    on from, is its prompt, not steps.
+    The consecutive items that the model wrote are one call; its usage is that of the next ``token_count``, or of its
+    ``token_usage_record``. Prompts are reconstructed: the instructions, then the items before the call, or after a
+    compaction those that replaced them. These files lack most sampling parameters, the tools of models that Codex does
+    not know, token ids and logprobs. If a fork or a sub-agent copies or continues another imported session, that part
+    becomes its prompt, not steps.
 
     Args:
         path: session files, or folders such as ``~/.codex/sessions``; or an open file.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("codex", path, SESSIONS, on_error, report, _sessions)
 
