@@ -37,8 +37,7 @@ class Stats:
     orphans_dropped: int = 0
     """Number of orphans dropped because the list of orphans was full."""
     not_model_calls: int = 0
-    """Number of requests that looked like model calls by path and body, and were left out because their answers were
-    not."""
+    """Number of requests left out because their answers showed that they were not model calls."""
     trajectories_written: int = 0
     """Number of trajectories written by recordings."""
     trajectories_lost: int = 0

@@ -57,8 +57,8 @@ def annotate(
 
     Args:
         path: path of the file with the trajectory, or of a folder of shards, which is searched for it.
-        trajectory_id: its ``id``. It is not looked up in a file, which would mean reading the whole file; readers log a
-            warning that names notes without a trajectory.
+        trajectory_id: its ``id``. In a single file it is not looked up, which would mean reading the whole file;
+            readers log a warning that names notes without a trajectory.
         reward: as ``Trajectory.reward``.
         rewards: as ``Trajectory.rewards``.
         metrics: as ``Trajectory.metrics``.

@@ -178,8 +178,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
             yield found
 
     def read_noted_lines(self, open_file: Callable[[str], BinaryIO]) -> Iterator[ReadLine]:
-        """Yields the lines of all files with their trajectories. Notes are applied to the trajectories, not to
-        ``data``.
+        """Yields the lines of all files with their trajectories. Notes are applied to these, not to ``data``.
 
         Errors of skipped lines are in ``skipped``; notes that match nothing are logged as a warning.
         """

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 @document_fields
 @dataclass(slots=True, kw_only=True)
 class ScoreReport:
-    """The result of ``score``. The four counts add up to the trajectories of the files, counting each id once per
-    file."""
+    """The result of ``score``. The four counts add up to the trajectories of the files, each id once per file."""
 
     scored: int = 0
     """Number of trajectories whose score was noted."""

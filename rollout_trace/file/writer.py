@@ -100,8 +100,7 @@ class JSONLWriter:
         self.append(self.encode(trajectory))
 
     def encode(self, trajectory: Trajectory) -> Line:
-        """Encodes a closed trajectory as a line for ``append``. Writes its media to their folder, and nothing to the
-        file.
+        """Encodes a closed trajectory as a line for ``append``. Writes media to their folder, nothing to the file.
 
         Raises:
             ValueError: the trajectory is open, or a step has more or fewer logprobs than ids.

@@ -33,7 +33,7 @@ class ImportReport:
         self.dropped: dict[str, int] = {}
         """What the source has but the trajectories lack: counts by description."""
         self.noted: dict[str, int] = {}
-        """What was changed, joined or made up during the import: counts by description."""
+        """What was changed, joined or created during the import: counts by description."""
         self.trajectories = 0
         """Number of trajectories yielded so far."""
         self.steps = 0
@@ -53,7 +53,7 @@ class ImportReport:
         _add(self.dropped, what, count)
 
     def note(self, what: str, count: int = 1) -> None:
-        """Counts something that was changed, joined or made up during the import. Zero is ignored."""
+        """Counts something that was changed, joined or created during the import. Zero is ignored."""
         _add(self.noted, what, count)
 
     def __str__(self) -> str:

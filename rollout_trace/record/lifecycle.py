@@ -309,7 +309,7 @@ def _inherit_reward(child: Trajectory, name: str | None, value: float, giver_id:
 
 
 def recording_here() -> recording | None:
-    """The open recording that a trajectory belongs to which opens in this context; None without one."""
+    """Returns the open recording to which a trajectory opened in this context would belong; None without one."""
     own = current_recording()
     if own is None and len(others := open_recordings()) == 1:
         own = others[0]

@@ -61,17 +61,18 @@ def environment(**values: Any) -> dict[str, Any]:
 
         rt.environment(policy_version="step-200", seed=7, files={"config.yaml": rt.file_sha256("config.yaml")})
 
-    A value replaces an earlier one of its name, a dict (as ``files``) is added to it, and None removes it.
+    A value replaces an earlier one with the same name; a dict (such as ``files``) is merged into it; None removes it.
 
     Args:
-        **values: what JSON can hold: texts, finite numbers, booleans, lists, and dicts with texts as keys.
+        **values: values that JSON can hold: strings, finite numbers, booleans, lists, and dicts with string keys.
 
     Returns:
-        All that was added so far, as a copy.
+        A copy of everything added so far.
 
     Raises:
-        TypeError: a value has no form in JSON.
-        ValueError: a number is not finite, or the name is one of those that are collected (``python``, ``git``, ...).
+        TypeError: JSON cannot hold a value.
+        ValueError: a number is not finite, or the name is one that is collected automatically (``python``, ``git``,
+            ...).
     """
     global _own
     taken = sorted(COLLECTED & values.keys())
@@ -92,11 +93,11 @@ def environment(**values: Any) -> dict[str, Any]:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file, as 64 hex digits. For ``rt.environment(files={"config.yaml": rt.file_sha256(path)})``.
+    """Returns the SHA-256 of a file as 64 hex digits, for ``rt.environment(files={"a.yaml": rt.file_sha256(path)})``.
 
     Raises:
         OSError: the file cannot be read, or is a folder.
-        TypeError: not a path.
+        TypeError: ``path`` is not a path.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"file_sha256() got {user_values.brief(path)} ({type(path).__name__}); give a file's path.")
