@@ -36,8 +36,7 @@ class ExportReport:
         self.metadata: set[str] = set()
         """The descriptions in ``dropped`` that are not tokens, texts or rewards: policy versions, named rewards, ..."""
         self.noted: dict[str, int] = {}
-        """Counts of what is in the rows but needs attention in training (tokens sampled under a grammar), by
-        description."""
+        """Counts of what was exported but needs attention in training (tokens of a grammar), by description."""
         self._strict: Strict = False
         self._exporter = "export"
         self._line = _ProgressLine() if progress is True else None

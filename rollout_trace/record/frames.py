@@ -67,7 +67,7 @@ class AgentFrame(Frame):
         """Begins the frame of an agent run.
 
         Args:
-            name: of the agent.
+            name: name of the agent.
             parent: the enclosing frame; by default the active one of this context.
             metadata: for the ``metadata`` of the trajectory, if the frame opens one.
             conversation: the framework's id of the thread, session or conversation that the run belongs to; None or
@@ -157,7 +157,7 @@ class ToolFrame(Frame):
         """Begins the frame of a tool run.
 
         Args:
-            name: of the tool.
+            name: name of the tool.
             tool_call_id: the model's id of the tool call; links the run to the step that requested it.
             arguments: the tool's arguments; not copied.
             parent: the enclosing frame; by default the active one of this context.
@@ -168,8 +168,7 @@ class ToolFrame(Frame):
         self.run = ToolRun(
             name=name, tool_call_id=tool_call_id, arguments=arguments, started_at=datetime.now(timezone.utc)
         )
-        """The record of the run. Set its ``result`` before the frame ends: a string, or any value that JSON can
-        hold."""
+        """The record of the run. Set its ``result`` before the frame ends: a string, or any JSON value."""
         self._began = time.perf_counter()
         if self.trajectory is not None:
             self.trajectory.tool_runs.append(self.run)
@@ -248,8 +247,7 @@ class ModelFrame(Frame):
         self._ended_at: float | None = None
         self._made: list[Step] | None = None
         self.is_arriving = False
-        """Set by the integration when the answer begins to arrive: later calls in this context belong to the
-        consumer."""
+        """Set by the integration when the answer begins to arrive; later calls here belong to the consumer."""
         self._enlist()
 
     @property
@@ -318,8 +316,7 @@ class ModelFrame(Frame):
         self._error = self._error or error_info(error)
 
     def abandon(self) -> None:
-        """Ends a frame without a reported outcome. Recorded calls keep their own; a call without bytes is
-        ``abandoned``."""
+        """Ends a frame without a reported outcome. Recorded calls keep theirs; one without bytes is ``abandoned``."""
         if self.is_open and self._outcome is None:
             self._outcome = "abandoned"
         self.end()

@@ -370,8 +370,7 @@ class recording(metaclass=Uncalled):
         return 0 if queue is None else queue.backlog
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until all trajectories closed so far are written, if they can be; returns False after ``timeout``
-        seconds.
+        """Waits until all trajectories closed so far are written, if possible; False after ``timeout`` seconds.
 
         It does not wait for trajectories with a stream that is still being read.
         """

@@ -59,7 +59,7 @@ def enter(frame: Frame | None) -> Frame | None:
 
 
 def entered() -> Frame | None:
-    """The frame that this context entered last, open or not."""
+    """Returns the frame that this context entered last, open or not."""
     return current_frame.get()
 
 
@@ -127,8 +127,7 @@ class Frame:
         self.end()
 
     def forget(self) -> None:
-        """Drops references to recorded data after the trajectory has closed, since contexts may keep the frame
-        alive."""
+        """Drops references to recorded data once the trajectory is closed; contexts may keep the frame alive."""
 
     def join(self, call: Call) -> None:
         """Assigns a call that begins on a wrapped client in this context. Only model frames use it."""

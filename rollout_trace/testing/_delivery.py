@@ -113,7 +113,7 @@ BREAKS = "the script breaks this stream"
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast one answer comes."""
+    """Speed of one answer."""
 
     first_token: float = 0.0  # seconds before it
     per_token: float = 0.0  # seconds between tokens

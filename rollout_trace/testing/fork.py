@@ -42,28 +42,29 @@ def fork(
     tools: Tools = "run",
     children: Iterable[Trajectory] | None = None,
 ) -> Fork:
-    """Goes on from a step of a recorded trajectory, in a new one: ``with rt.fork(trajectory, step=12) as branch:``.
+    """Continues a recorded trajectory from one of its steps: ``with rt.fork(trajectory, step=12) as branch:``.
 
     The agent runs from its beginning inside the block. Its first ``step`` model calls are answered from the recording,
-    and no request of theirs leaves this machine: with the bytes that were recorded, if the trajectory has them
-    (``keep_bytes=True``, or a cassette), else with an equal answer in the same protocol. The calls after them go to the
-    model. What the agent asks is compared with what was recorded: messages, tools, model and sampling.
+    and their requests do not leave this machine. They get the recorded bytes, if the trajectory has them
+    (``keep_bytes=True``, or a cassette), otherwise with an equal answer in the same protocol. Later calls go to the
+    model. The agent's requests are compared with the recorded ones: messages, tools, model and sampling.
 
     ``branch`` is the new trajectory, a sibling of the recorded one in its group; ``branch.forked_from`` names its
-    origin. The steps that were answered from the recording have the status ``cached``: nothing trains on them again.
+    origin. Steps answered from the recording have the status ``cached``, so that they are not trained on again.
 
     Args:
-        trajectory: the recorded one.
-        step: number of its model calls that are answered.
-        on_difference: ``raise``: a call that differs is refused, and the block raises ForkDifference with the first
-            difference. ``live``: that call and all after it go to the model, and ``branch.forked_from`` has the
+        trajectory: the recorded trajectory.
+        step: number of model calls to answer from the recording.
+        on_difference: ``raise``: a call that differs is rejected, and the block raises ForkDifference with the first
+            difference. ``live``: this call and all later ones go to the model, and ``branch.forked_from`` has the
             difference.
         tools: ``run``: tools run again. ``recorded``: ``rt.recorded_tool`` gives their recorded results.
-        children: the trajectories of its sub-agents, perhaps among others, such as ``rt.read(path)`` of their file. All
-            calls of those that were opened before the step are answered too. None: calls of sub-agents go to the model.
+        children: the trajectories of its sub-agents, such as ``rt.read(path)`` of their file; others among them are
+            ignored. All calls of sub-agents opened before the step are answered too. None: calls of sub-agents go to
+            the model.
 
     Raises:
-        TypeError, ValueError: there is no such step, or a call before it has no answer to give again.
+        TypeError, ValueError: there is no such step, or a call before it has no answer to replay.
     """
     if not isinstance(trajectory, Trajectory):
         raise TypeError(f"rt.fork() takes a trajectory, such as rt.read() yields; got {brief(trajectory)}.")
@@ -296,14 +297,14 @@ _open: list[Fork] = []
 
 
 def recorded_tool(name: str, *, tool_call_id: str | None = None) -> Any:
-    """Gives the recorded result of a tool, inside ``rt.fork(..., tools="recorded")``: in recorded order, each once.
+    """Returns a tool's recorded result, inside ``rt.fork(..., tools="recorded")``: in recorded order, each once.
 
     Args:
-        name: of the tool.
-        tool_call_id: of the run; None: the next recorded run of that tool.
+        name: name of the tool.
+        tool_call_id: id of the recorded tool call; None: the next recorded run of that tool.
 
     Raises:
-        LookupError: there is no (further) recorded run of it, or this is not inside such a block: run the tool.
+        LookupError: there is no (further) recorded run of it, or the call is outside such a block. Run the tool then.
     """
     inside = next((one for one in reversed(_open) if one.branch_here() is not None), None)
     run = None if inside is None else inside.tool_run(name, tool_call_id)

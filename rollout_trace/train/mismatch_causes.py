@@ -55,11 +55,11 @@ class Cause:
     """A cause of a mismatch."""
 
     code: CauseCode
-    """Stable. All codes: docs/mismatch.md."""
+    """A stable code; docs/mismatch.md lists all of them."""
     message: str
-    """What was found, with its figures, and what to look at."""
+    """What was found, with figures, and what to look at."""
     tokens: int
-    """Number of tokens that it explains."""
+    """Number of tokens that the cause explains."""
 
 
 class Compared:
