@@ -20,8 +20,7 @@ class RolloutTraceError(Exception):
 
 
 class FormatError(RolloutTraceError, ValueError):
-    """A file does not match the format. The message says where (file, line, path), what was expected and what was
-    found."""
+    """A file does not match the format. The message says where (file, line, path), and what was expected and found."""
 
 
 class ForkDifference(RolloutTraceError):
@@ -79,8 +78,7 @@ class WriteError(RolloutTraceError, OSError):
             How many were written.
 
         Raises:
-            WriteError: some trajectories could not be written to this file either. They stay in ``lost``, which both
-                errors share.
+            WriteError: some could not be written to this file either. They stay in ``lost``, which both errors share.
             OSError: the file cannot be opened.
             RuntimeError: the recording used your own writer, so there is no file format to write.
         """

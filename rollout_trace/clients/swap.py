@@ -17,9 +17,8 @@ from weakref import ref
 S = TypeVar("S", bound=Hashable)
 
 Methods: TypeAlias = Callable[[Any, Any], dict[str, Any]]
-"""Maps a class and the settings to the methods and other attributes of its recording subclass. A method calls the
-one it replaces on that class: ``base.generate(self, ...)``. It must be a module-level function, so that pickle can
-name it."""
+"""Maps a class and the settings to the methods and attributes of its recording subclass. A method calls the one that it
+replaces: ``base.generate(self, ...)``. It must be a module-level function, so that pickle can name it."""
 
 
 class ClassSwap(Generic[S]):

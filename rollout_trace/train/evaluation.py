@@ -47,8 +47,7 @@ def pass_at_k(
 
     Raises:
         TypeError: an item is not a trajectory, or ``k`` is not an integer.
-        ValueError: no group has ``k`` scored runs; with ``on_short="raise"``, a group has fewer; or an option or a
-            reward is invalid.
+        ValueError: no group, or not every one, has ``k`` scored runs; an option or a reward is invalid.
     """
     return _mean(chance_of_any, "pass_at_k", trajectories, k, threshold, key, on_short)
 

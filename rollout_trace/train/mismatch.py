@@ -75,8 +75,7 @@ def mismatch(trajectories: Trajectory | Iterable[Trajectory], *, trainer_version
     """Compares the trainer's logprobs (``Step.trainer_logprobs``) with the engine's (``Step.logprobs``).
 
     Args:
-        trajectories: trajectories whose steps have both. ``rt.annotate`` and ``rt.trainer_report`` note a trainer's
-            logprobs.
+        trajectories: their steps must have both; ``rt.annotate`` and ``rt.trainer_report`` note a trainer's logprobs.
         trainer_version: version number of the weights that the trainer used; None: the newest ``policy_version``.
 
     Raises:

@@ -35,8 +35,7 @@ class Placeholder(NamedTuple):
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sequence:
-    """A training sequence (a row). Its arrays have the same length and are read-only: they may share memory with
-    steps."""
+    """A training sequence (row). Its arrays have one length and are read-only: they may share memory with steps."""
 
     token_ids: IntArray
     """int32 [length]: ids of all tokens of the row."""
@@ -217,8 +216,7 @@ class SequenceReport:
 
     @property
     def forks(self) -> int:
-        """Number of breaks without drift whose step shares its beginning with an earlier one: siblings, retries,
-        branches."""
+        """Number of breaks without drift that share a beginning with an earlier step: siblings, retries, branches."""
         return sum(one.is_fork for one in self.breaks)
 
     @property
