@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         failures: int | None
 
     class EarlierNames(TypedDict, total=False):
-        """Names that arguments of ``collect`` had before they were grouped; they go on to work."""
+        """Names that arguments of ``collect`` had before they were grouped. They still work."""
 
         retry_on: Kind | Iterable[Kind] | None
         retry_wait: float

@@ -1,4 +1,4 @@
-"""What the trajectories of one rollout hold, in a few hundred bytes: for resuming, progress and the summary."""
+"""Facts about the trajectories of one rollout, in a few hundred bytes, for resuming, progress and the summary."""
 
 from __future__ import annotations
 

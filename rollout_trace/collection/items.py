@@ -10,7 +10,7 @@ TIMEOUT = "RolloutTimeout"
 
 
 class Key(NamedTuple):
-    """What identifies a rollout in an output, however often it was tried."""
+    """Identifies a rollout in an output, however many attempts it has."""
 
     agent: str
     """Name of the trajectory."""
@@ -42,7 +42,7 @@ class TaskItem:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How failed rollouts are tried again."""
+    """Rules for retrying failed rollouts."""
 
     retries: int = 0
     """Most further attempts."""
@@ -53,11 +53,11 @@ class RetryPolicy:
     longest_wait: float = 60.0
 
     def applies(self, kinds: tuple[str, ...], failures: int) -> bool:
-        """Whether another attempt follows, after so many in this run that failed."""
+        """Returns whether another attempt follows after this many failures in this run."""
         if failures > self.retries or not kinds:
             return False
         return kinds[0] != TIMEOUT if self.kinds is None else not self.kinds.isdisjoint(kinds)
 
     def wait(self, failures: int) -> float:
-        """Seconds to wait after so many failed attempts."""
+        """Returns the seconds to wait after this many failed attempts."""
         return min(self.longest_wait, self.first_wait * 2.0 ** min(failures - 1, 30))

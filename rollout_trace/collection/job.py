@@ -1,4 +1,4 @@
-"""What one run of an agent needs, wherever it is made, and what comes of it: both can be pickled. Who makes it."""
+"""Jobs, which hold what one run of an agent needs anywhere, their outcomes (both picklable), and executors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What all jobs of one run of ``collect`` share."""
+    """Data shared by all jobs of one run of ``collect``."""
 
     run_id: str
     """Id of this run of ``collect``."""

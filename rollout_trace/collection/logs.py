@@ -205,7 +205,7 @@ class RolloutLogs:
         self._is_installed = False
 
     def install(self) -> None:
-        """From now on, what all loggers of this process log in the context of a rollout is in its file too."""
+        """From now on, also writes to a rollout's file what any logger of this process logs in its context."""
         global _patches, _installed
         if self._folder is None or self._is_installed:
             return

@@ -1,4 +1,4 @@
-"""How far a run of ``collect`` is, computed while it runs, and what those who show it have in common."""
+"""Progress of a run of ``collect``, computed while it runs, and what its displays have in common."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Monitor:
         self._latest_failure = guard.printable(f"{outcome.key.task}[{outcome.key.index}] {outcome.status}{text}", 300)
 
     def progress(self, running: int) -> Progress:
-        """How far the run is now, with so many rollouts running."""
+        """Returns the run's progress, with this many rollouts running."""
         tally, stream, now = self._tally, self._stream, self._clock()
         self._rate.add(now, tally.ended, tally.output_tokens)
         return Progress(

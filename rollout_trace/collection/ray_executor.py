@@ -132,7 +132,7 @@ class RayExecutor:
             )
 
     def _room(self) -> int:
-        """How many actors the CPUs of the cluster have room for."""
+        """Returns the number of actors for which the cluster has CPUs."""
         cpus = float(self._ray.cluster_resources().get("CPU", 1))
         return max(1, int(cpus / self.num_cpus)) if self.num_cpus else max(1, int(cpus))
 

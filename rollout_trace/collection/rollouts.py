@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rollout_trace.wire.profiles import EngineName
 
     class RolloutOptions(TypedDict, total=False):
-        """What ``rt.rollouts`` takes as ``rt.collect`` does."""
+        """Options that ``rt.rollouts`` shares with ``rt.collect``."""
 
         timeout: float | Timeouts | None
         retries: int | Retries

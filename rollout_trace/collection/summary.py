@@ -1,4 +1,4 @@
-"""What came of a run of ``collect``, for the caller, a person and the history."""
+"""The summary of a run of ``collect``, for the caller, for people and for the history."""
 
 from __future__ import annotations
 

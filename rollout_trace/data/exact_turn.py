@@ -1,4 +1,4 @@
-"""What became of a call whose prompt was to be sent as ids."""
+"""Records how a prompt with exact turns was sent."""
 
 from __future__ import annotations
 

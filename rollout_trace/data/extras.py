@@ -1,4 +1,4 @@
-"""What engines send of tokens beside ids and logprobs: the types of the extras of a step.
+"""Types of a step's extras: what engines send about tokens besides ids and logprobs.
 
 Arrays are read-only, and aligned to the token ids. Missing is None, NaN or -1 as each field describes, never zero.
 """

@@ -1,4 +1,4 @@
-"""What a trainer computed for the tokens that a step sampled: its own logprobs, entropy, the reference's, weights."""
+"""A trainer's numbers for the tokens a step sampled: its logprobs, entropy, reference logprobs, loss weights."""
 
 from __future__ import annotations
 

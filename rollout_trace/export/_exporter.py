@@ -1,4 +1,4 @@
-"""What an exporter is: a function of trajectories that gives rows, all at once or each on demand."""
+"""Defines exporters: functions from trajectories to rows, all at once or each on demand."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def task_id(trajectory: Trajectory) -> str | None:
 
 
 def task_or_run(trajectory: Trajectory) -> str:
-    """What a run is compared within: its group, else its task; else the run is alone."""
+    """Returns what a run is compared within: its group, otherwise its task, otherwise the run itself."""
     return trajectory.group_id or task_id(trajectory) or trajectory.id
 
 
