@@ -209,7 +209,7 @@ def warn_once(key: str, message: str) -> None:
 
 
 def log(level: int, message: str, key: str | None = None) -> None:
-    """Logs a message. A handler of the user's may raise: on a thread of the recorder nobody would go on.
+    """Logs a message. Catches exceptions of the user's log handlers, which would end the recorder's threads.
 
     ``key``: that of a message that is logged once, as the ``once`` of the record.
     """

@@ -17,7 +17,7 @@ Strict: TypeAlias = bool | Literal["metadata"]
 
 
 def check_strict(strict: Strict) -> None:
-    """Raises ValueError where ``strict`` is none of its values."""
+    """Raises ValueError if ``strict`` has an unknown value."""
     if strict not in (False, True, "metadata"):
         raise ValueError(f"strict={strict!r}: expected True, False or 'metadata'.")
 

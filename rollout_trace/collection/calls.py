@@ -36,7 +36,8 @@ class UserCall:
         self._task = asyncio.ensure_future(_awaited(call) if is_async else self._threaded(call))
 
     async def wait(self, timeout: float | None) -> Ended:
-        """Waits for the end of the call. After ``seconds``, or when this task is cancelled, stops it if possible.
+        """Waits for the end of the call. After ``timeout`` seconds, or when this task is cancelled, stops it if
+        possible.
 
         Raises:
             CancelledError: this task was cancelled.

@@ -324,7 +324,7 @@ def of_episodes(output: PathLike, wanted: Collection[str]) -> Iterator[tuple[str
 
 
 def leave_out(output: PathLike, episodes: Collection[str], *, note: str | None = None) -> None:
-    """Notes that no step of these episodes is to be trained on, whichever process wrote it; ``note``: and why.
+    """Notes that no step of these episodes may be trained on, whichever process wrote it; ``note`` says why.
 
     Steps that are ``superseded``, or not to be trained on already, need no note. Nothing is noted at an address, whose
     objects cannot be added to.
@@ -343,7 +343,7 @@ def leave_out(output: PathLike, episodes: Collection[str], *, note: str | None =
 
 
 def leave_out_note(trajectory: Trajectory, why: str | None) -> dict[str, Any]:
-    """The note that no step of a trajectory is to be trained on; ``why``: a key that ``rt.collect``'s notes get.
+    """Returns the note that no step of a trajectory may be trained on; ``why`` is a key in ``rt.collect``'s notes.
 
     Raises:
         ValueError: without ``why``, it has no such step.

@@ -149,7 +149,7 @@ class _Plan:
         return merged
 
     def check_unchanged(self, written: int) -> None:
-        """Raises FormatError where a file is another one than in the first reading. Appended lines are no change."""
+        """Raises FormatError if a file changed since it was first read. Appended lines do not count as a change."""
         for path, (identity, size) in zip(self.files, self._identities, strict=True):
             now, now_size = _identity(path)
             if now != identity or now_size < size:

@@ -79,7 +79,7 @@ def _is_circle(session: _Session, known: dict[str, _Session]) -> bool:
 
 
 class _Begins:
-    """The begins of sessions that others go on from: read again for them, so that no conversation is kept for it."""
+    """Beginnings of sessions that others continue: read again when needed, instead of keeping conversations."""
 
     def __init__(self) -> None:
         self.sources: dict[str, Input] = {}
@@ -129,7 +129,7 @@ _NOT_SENT = frozenset({"internal_chat_message_metadata_passthrough"})
 
 
 class _Session:
-    """What one file holds.
+    """The session in one file.
 
     Args:
         name: of the file.
@@ -240,7 +240,7 @@ class _Session:
             self.calls.tools = tools
 
     def _goes_on(self, meta: Fields) -> bool:
-        """Whether the session goes on from another one, without a copy of it, and that one is known."""
+        """Whether the session continues another known one without containing a copy of it."""
         base = meta.object("history_base")
         if not base:
             return False

@@ -144,7 +144,7 @@ _BAD_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Runti
 
 @dataclass
 class Log:
-    """What a log has beside its samples."""
+    """The header of a log: everything except its samples."""
 
     name: str
     task: str | None = None

@@ -95,7 +95,7 @@ class Job:
             self.problems.add(error)
 
     def guarded(self, made: Callable[[], Iterable[T]]) -> Iterator[T]:
-        """What is made of one part of the source; an error about that part as a whole is raised, or kept."""
+        """Yields what one part of the source gives. An error about the part as a whole is raised, or kept."""
         try:
             yield from made()
         except FormatError as error:
@@ -112,12 +112,12 @@ def session_lines(source: Input, job: Job) -> Iterator[Fields]:
 
 
 def each_file(made: Callable[[Input, Job], Iterable[Trajectory]]) -> Read:
-    """Reads files on their own: what is made of each."""
+    """Reads files separately, and yields what each gives."""
     return lambda sources, job: (one for source in sources for one in made(source, job))
 
 
 def each_document(made: Callable[[Fields, Job], Iterable[Trajectory]]) -> Read:
-    """Reads JSON objects on their own: what is made of each, or an error about it."""
+    """Reads JSON objects separately, and yields what each gives, or an error about it."""
     return each_file(
         lambda source, job: (
             one

@@ -231,12 +231,12 @@ _new = tuple.__new__
 
 
 def present() -> Carried:
-    """What is current here."""
+    """Returns the current trajectory and recording."""
     return _new(Carried, (current_scope.get(), current_frame.get(), current_recording()))
 
 
 def worth_carrying() -> Carried | None:
-    """What is current here; None if nothing is."""
+    """Returns the current trajectory and recording; None if there are none."""
     # Mostly nothing is, wherever a program starts a thread: nothing is made for that.
     trajectory, frame, recording = current_scope.get(), current_frame.get(), current_recording()
     if trajectory is None and frame is None and recording is None:

@@ -119,7 +119,7 @@ class Pending:
         self._own = _own
 
     def __call__(self) -> dict[str, Any]:
-        """The whole environment. What is to be collected is collected now, unless it has been."""
+        """Returns the whole environment, and collects now what is still missing."""
         return {**provenance(), **_copy(self._own)}
 
     @property
@@ -129,14 +129,14 @@ class Pending:
         return known is not None and bool(known["pid"] == os.getpid())
 
     def so_far(self) -> dict[str, Any]:
-        """What needs no collecting: the versions, what the user added, and what has been collected already."""
+        """Returns what is available now: versions, the user's values, and what has already been collected."""
         if self.is_known:
             return self()
         return {**versions(), "pid": os.getpid(), **_copy(self._own)}
 
 
 def provenance() -> dict[str, Any]:
-    """What is known of this process: up to 50 ms the first time, then microseconds. Never raises."""
+    """Collects facts about this process: up to 50 ms the first time, then microseconds. Never raises."""
     global _collected
     with _lock:
         if _collected is None:
@@ -378,7 +378,7 @@ def _packed(folder: Path, reference: str) -> str | None:
 
 
 def _git(*arguments: str, folder: str | os.PathLike[str], timeout: float) -> str | None:
-    """What git prints; None where it fails, is not installed, or takes longer."""
+    """Returns git's output; None if it fails, is not installed, or takes too long."""
     import subprocess
 
     # Without the variables of a hook that runs this program, and without taking the lock of the index.

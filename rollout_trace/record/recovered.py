@@ -1,4 +1,4 @@
-"""What dead processes left: reads their journals, and makes trajectories of the records, decoded as live calls are."""
+"""Reads the journals of ended processes and makes trajectories of their records, decoded like live calls."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def steps_of(pieces: Pieces, order: Sequence[str] = ()) -> list[Step]:
 
 
 def filled(calls: dict[str, Call], pieces: Pieces) -> Iterator[Call]:
-    """The calls, by id, each with its bytes: the one before is to be done with. What is missing is in its faults."""
+    """Yields calls by id, each with its bytes. Finish with one before taking the next. Faults say what is missing."""
     latest = {name: _latest(pieces.calls[name]) for name in calls}
     parts: dict[str, list[_Texts]] = {name: [] for name in calls}
     for record, texts in texts_of(pieces.of(form.CALL, form.PART)):
@@ -375,7 +375,7 @@ def _read(path: Path, data: Any, report: RecoveryReport, *, is_held: bool) -> De
 
 
 def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
-    """Why a journal is left alone, by its first record; "" if its process may run; None if it is to be read."""
+    """Returns why a journal must not be read, by its first record: "" if its process may run; None if it may be."""
     version = head.get("format")
     if not isinstance(version, int) or version > form.VERSION:
         return (

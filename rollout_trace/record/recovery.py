@@ -262,7 +262,7 @@ _TRIES = 4
 
 
 class FileOutput:
-    """Where recovered trajectories go: one file. All methods raise OSError where it cannot be read or changed."""
+    """One file as the output of a recovery. All methods raise OSError if it cannot be read or changed."""
 
     def __init__(self, place: Path, writer: JSONLWriter | ShardWriter | None = None) -> None:
         self.place = place
@@ -271,7 +271,7 @@ class FileOutput:
         """One that is open; None: it is opened."""
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
-        """Those of the wanted trajectories that it has. ``pids``: of the processes that had them."""
+        """Returns which of the wanted trajectories it has. ``pids``: ids of the processes that had them."""
         return ids_in(self.place, wanted)
 
     def cut(self, known: Collection[str]) -> int:
@@ -283,14 +283,14 @@ class FileOutput:
         return self._writer or JSONLWriter(self.place, mode=mode)
 
     def finish(self, report: RecoveryReport) -> None:
-        """Called at the end, with the journals gone; whether or not anything is to be written."""
+        """Finishes the recovery when the journals are gone, whether or not anything was written."""
 
 
 class FolderOutput(FileOutput):
     """A folder of shards."""
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
-        """Those that have a line in one of its files."""
+        """Returns the trajectories that have a line in one of its files."""
         found: set[str] = set()
         for name in lines_among(_names(self.place)):
             found |= ids_in(self.place / name, set(wanted) - found)
@@ -325,7 +325,7 @@ class SpooledOutput(FolderOutput):
         self._tries = _TRIES
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
-        """Those that are in the spool, or in what these processes of this machine have uploaded."""
+        """Returns the trajectories in the spool, or in what these processes of this machine have uploaded."""
         found = super().ids(wanted, pids)
         try:
             names = names_in(self.address) or []
