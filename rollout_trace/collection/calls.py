@@ -36,8 +36,7 @@ class UserCall:
         self._task = asyncio.ensure_future(_awaited(call) if is_async else self._threaded(call))
 
     async def wait(self, timeout: float | None) -> Ended:
-        """Waits for the end of the call. After ``timeout`` seconds, or when this task is cancelled, stops it if
-        possible.
+        """Waits for the call to end. After ``timeout`` seconds, or when this task is cancelled, tries to stop it.
 
         Raises:
             CancelledError: this task was cancelled.

@@ -36,8 +36,7 @@ class RecordedClients:
             patches.replace(kind, "request", functools.partial(first, patches=patches, clients=self))
 
     def adopt(self, client: Any) -> None:
-        """Starts recording a client, unless it already records, with its own settings. Never raises, except under
-        pytest."""
+        """Starts recording a client, unless it already records. Never raises, except under pytest."""
         try:
             if not stainless.is_recording(type(client)):
                 stainless.swap(client, self._settings)

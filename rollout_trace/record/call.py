@@ -420,8 +420,7 @@ class Call:
 
 
 def end(call: Call, cut: BaseException | None = None) -> None:
-    """Ends a call, whatever fails in it. Never raises, except under pytest. Takes no lock, so finalizers may call
-    it."""
+    """Ends a call, whatever fails. Never raises, except under pytest. Takes no lock, so finalizers may call it."""
     try:
         call.end(cut)
     except Exception as error:

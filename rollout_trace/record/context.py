@@ -231,12 +231,12 @@ _new = tuple.__new__
 
 
 def present() -> Carried:
-    """Returns the current trajectory and recording."""
+    """Returns the current trajectory, frame and recording."""
     return _new(Carried, (current_scope.get(), current_frame.get(), current_recording()))
 
 
 def worth_carrying() -> Carried | None:
-    """Returns the current trajectory and recording; None if there are none."""
+    """Returns the current trajectory, frame and recording; None if there are none."""
     # Mostly nothing is, wherever a program starts a thread: nothing is made for that.
     trajectory, frame, recording = current_scope.get(), current_frame.get(), current_recording()
     if trajectory is None and frame is None and recording is None:

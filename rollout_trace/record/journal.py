@@ -225,8 +225,7 @@ class TrajectoryJournal:
 
     @_safely
     def call_received(self, call: Call) -> None:
-        """Writes the part of a stream that arrived since the last time. Call it about once a second
-        (``call.journal_due``)."""
+        """Writes what arrived of a stream since the last time. Call it about once a second (``call.journal_due``)."""
         call.journal_due = time.perf_counter() + call_module.JOURNAL_SECONDS
         if not self._must_be_decoded(call, call.request):
             self._fields_in_place()

@@ -237,7 +237,7 @@ class Conversations:
 
 
 def _start(messages: Sequence[Message]) -> str:
-    """What all requests of one conversation have in common."""
+    """Returns what all requests of a conversation have in common."""
     first = next((message for message in messages if message.get("role") == "user"), None)
     return "" if first is None else json.dumps(first, sort_keys=True)
 

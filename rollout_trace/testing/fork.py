@@ -79,7 +79,7 @@ def fork(
 
 
 class Fork:
-    """What ``rt.fork()`` gives: ``with`` or ``async with`` it, once."""
+    """The result of ``rt.fork()``, for one ``with`` or ``async with`` block."""
 
     def __init__(self, root: Branch, on_difference: OnDifference, tools: Tools, *, has_children: bool) -> None:
         self.root = root
@@ -128,7 +128,7 @@ class Fork:
                 _open.remove(self)
 
     def begin(self, branch: Trajectory) -> None:
-        """Begins with the trajectory that goes on from the recorded one."""
+        """Begins with the trajectory that continues the recorded one."""
         self.root.begin(branch)
         self._branches[branch.id] = self.root
 
@@ -192,7 +192,7 @@ class Fork:
                 self._foreign[trajectory.id] = trajectory.name
 
     def _route(self, method: str, url: str, body: bytes | None) -> Redirected | None:
-        """Where a request goes: to the recorded answers, or None, where it was going."""
+        """Returns where to send a request: to the recorded answers, or None for its own address."""
         assert self._server is not None
         path = "/" + url.partition("://")[2].partition("/")[2]
         here = context.current()
@@ -255,7 +255,7 @@ class Fork:
         return found
 
     def _answer_other(self, here: Trajectory) -> str | None:
-        """Where a request goes that was made in a trajectory which was not recorded."""
+        """Answers a request made in a trajectory that was not recorded."""
         name = self._foreign.get(here.id)
         if name is None:
             return None

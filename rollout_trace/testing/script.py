@@ -169,7 +169,7 @@ _BY_NAME = ("record", "messages")
 
 
 class FaultPlan:
-    """Which request, counted from 1, goes wrong.
+    """Plans which requests, counted from 1, go wrong.
 
     A fault that hides the whole answer takes none from the script. An answer that a fault broke off is kept, and given
     to the next request that is equal: a client that tries again gets what it would have got.
@@ -245,7 +245,7 @@ class Director:
         return int(getattr(self._function, "left", 0))
 
     def add(self, answers: Sequence[Answer]) -> bool:
-        """Add answers to the script. False: it is no list."""
+        """Add answers to the script. Returns False if it is not a list."""
         if isinstance(self._function, Script):
             self._function.add(answers)
         return isinstance(self._function, Script)
@@ -273,7 +273,7 @@ class Director:
 
 
 def key_of(record: RequestRecord) -> bytes:
-    """What equal requests have in common."""
+    """Returns a key shared by equal requests."""
     return record.path.encode() + b"\n" + record.body
 
 

@@ -51,7 +51,7 @@ _MISSING = TokenIssue(code="ids_missing", message="the server sent no completion
 
 
 class Options(NamedTuple):
-    """What the trajectories may have; see ``trajectories``."""
+    """Options of ``trajectories``."""
 
     min_steps: int
     max_steps: int
@@ -148,7 +148,7 @@ def _errors() -> SearchStrategy[ErrorInfo]:
 
 
 class _Request(NamedTuple):
-    """What the agent may send next."""
+    """A request that the agent may send next."""
 
     messages: Messages
     ids: list[int]
@@ -182,7 +182,7 @@ class _Agent:
         return self._draw(st.lists(st.sampled_from(_TOOLS), unique=True, max_size=2))
 
     def run(self, count: int) -> None:
-        """Makes so many steps."""
+        """Makes the given number of steps."""
         requests = [self._first()]
         while len(self.steps) < count:
             request = self._chosen(requests)
@@ -216,7 +216,7 @@ class _Agent:
         return request._replace(ids=[*request.ids[:at], request.ids[at] + 1, *request.ids[at + 1 :]])
 
     def _step(self, request: _Request, choice: int, status: Any) -> _Request | None:
-        """Adds a step; returns the request that its answer leads to, None where there is no answer to go on from."""
+        """Adds a step; returns the request that its answer leads to, None without an answer to continue."""
         completion = None if status in ("error", "cancelled") else self._completion()
         sampled = self._draw(_IDS)
         step = self._made(request, choice, status, completion, sampled)
@@ -306,7 +306,7 @@ class _Agent:
         return {**found, **self._draw(extras(len(prompt), len(sampled), None))} if self._options.with_extras else found
 
     def _follow_up(self, step: Step, completion: Completion) -> Messages:
-        """What the agent adds to an answer before it asks again: the results of its calls, or the next question."""
+        """Returns what the agent adds to an answer before it asks again: tool results, or the next question."""
         if not completion.tool_calls:
             return self._dialect.said("user", self._draw(_TEXTS))
         results = [(call, self._draw(_TEXTS)) for call in completion.tool_calls]

@@ -1,4 +1,4 @@
-"""How fast a scripted server answers, and how much it takes: latency, throughput, a queue, rate limits."""
+"""Speed and limits of a scripted server: latency, throughput, a queue, rate limits."""
 
 from __future__ import annotations
 

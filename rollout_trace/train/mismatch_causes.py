@@ -185,7 +185,7 @@ def _stale_cause(tokens: _Tokens, lags: dict[Any, int], others: float | None) ->
 
 
 def _lags(steps: list[Compared], trainer_version: int | None) -> dict[Any, int]:
-    """How many versions each ``policy_version`` is behind the trainer's, where versions are numbers."""
+    """Returns how many versions each numeric ``policy_version`` is behind the trainer's."""
     versions = {one.step.policy_version for one in steps}
     numbers = {one: int(one) for one in versions if one is not None and str(one).removeprefix("-").isdecimal()}
     if not numbers:

@@ -1,4 +1,4 @@
-"""Takes a trainer's numbers of rows back to the steps that the rows were made of: ``trainer_report``."""
+"""Assigns a trainer's numbers for rows to the steps that the rows were made of: ``trainer_report``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def report_rows(
     *,
     is_known: bool = False,
 ) -> None:
-    """As ``trainer_report``, with the numbers by the names of ``TRAINER_VALUES``.
+    """Does what ``trainer_report`` does, with the numbers by the names of ``TRAINER_VALUES``.
 
     Args:
         is_known: the rows are of this file: it is not read to compare them.

@@ -157,7 +157,7 @@ def _events(request: Mapping[str, Any], prompt: Sequence[int], answers: Sequence
 
 
 def _tokens(request: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
-    """What a choice has beside its message."""
+    """Returns what a choice has besides its message."""
     found: dict[str, Any] = {"finish_reason": answer.finish_reason, "logprobs": None}
     if request.get("logprobs") and answer.logprobs is not None:
         named = zip(answer.ids, answer.logprobs, strict=True)

@@ -130,7 +130,7 @@ def agent_server(
 
 
 def _row_of(group: "Group", report: ExportReport, *, is_verified: bool) -> dict[str, Any]:
-    """What NeMo-Gym is given of a run, before it is verified."""
+    """Returns the row of a run for NeMo-Gym, before it is verified."""
     (run,) = group.trajectories
     report.drop("trajectories inside another", len(group.inside))
     # The export leaves out what has no reward, which a resources server gives later.
@@ -161,5 +161,5 @@ def _failure(reason: str) -> dict[str, Any]:
 
 
 def _sampled(row: dict[str, Any]) -> int:
-    """How many tokens were sampled in a row."""
+    """Returns the number of sampled tokens in a row."""
     return sum(len(item.get("generation_token_ids", ())) for item in row["response"]["output"])

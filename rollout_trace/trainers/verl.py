@@ -224,7 +224,7 @@ class _Batch:
         self.eos = self.loop.tokenizer.eos_token_id
 
     def address(self, rollout: Rollout) -> str:
-        """That of the model, for one attempt, as long as it runs; called in it."""
+        """Returns the model's address for one attempt, valid while it runs; called inside it."""
         name, run = f"{self.id}.{rollout.index}.{rollout.attempt}", current()
         assert run is not None
         self.attempts[name] = run
@@ -333,7 +333,7 @@ async def _message(parser: Any, ids: list[int], tools: Any, tokenizer: Any) -> d
 
 @lru_cache(maxsize=2)
 def _ids_of(tokenizer: Any) -> Any:
-    """What gives the ids of messages: by a copy of a tokenizer, which cuts and pads nothing."""
+    """Returns a function from messages to ids, using a copy of a tokenizer that neither truncates nor pads."""
     own = copy.deepcopy(tokenizer)
     own.backend_tokenizer.no_truncation()
     own.backend_tokenizer.no_padding()

@@ -235,7 +235,7 @@ _VALUE: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What becomes of an option in some forms of call of an engine. Of several rows the first that fits holds."""
+    """How an engine handles an option in certain forms of call. The first row that fits applies."""
 
     engine: str
     option: str
