@@ -426,7 +426,7 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
         arguments: the tool's arguments; copied.
 
     Raises:
-        TypeError: the name is not a string.
+        TypeError: the name is no text.
     """
     if not isinstance(name, str):
         # A function, for one: of `@rt.tool_run`, the function would never run.
