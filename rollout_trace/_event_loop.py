@@ -38,7 +38,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], name: str, *, waits: bool = 
 
 
 def _run_briefly(main: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``, which waits for ever for a task that does not let itself be cancelled.
+    """Like ``asyncio.run``, but does not wait forever for a task that ignores its cancellation.
 
     Calls that follow each other share a loop: the connections that a user's client keeps open belong to it.
     """
@@ -65,7 +65,7 @@ class _KeptLoop:
         self._in_use = threading.Lock()
 
     def take(self) -> tuple[asyncio.AbstractEventLoop, bool]:
-        """A loop, and whether it is the shared one, which is to be given back."""
+        """Returns a loop, and whether it is the shared one, which must be returned."""
         if not self._in_use.acquire(blocking=False):
             return asyncio.new_event_loop(), False
         if self._loop is None:

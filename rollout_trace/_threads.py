@@ -21,7 +21,7 @@ _locks: list[tuple[str, str]] = []
 
 
 def renew_after_fork(item: T, renew: Callable[[T], object]) -> None:
-    """Has ``renew(item)`` called in every forked process, as long as the object exists."""
+    """Calls ``renew(item)`` in every forked process, as long as the object exists."""
     _renewals[item] = renew
 
 
@@ -70,7 +70,7 @@ _background = _Background()
 
 
 def set_polite(is_polite: bool) -> None:
-    """Has ``give_way`` on this thread let others run first. Threads of the agent never call it."""
+    """Makes ``give_way`` on this thread let others run first. Threads of the agent never call this."""
     _background.is_polite = is_polite
 
 

@@ -85,7 +85,7 @@ def header_names(names: Any) -> tuple[str, ...]:
 
 
 def add_secret_headers(names: Iterable[str]) -> None:
-    """Has keys learned from further request headers, named in lower case; each part of a cookie is one."""
+    """Learns keys from these additional request headers (lower-case names); each part of a cookie is a key."""
     global _header_names, _headers
     with _lock:
         _header_names = _header_names | frozenset(names)

@@ -16,24 +16,24 @@ OpenWriter: TypeAlias = "Callable[[str | os.PathLike[str]], AbstractContextManag
 
 
 class RolloutTraceError(Exception):
-    """Base of every error of this library."""
+    """Base class of this library's errors."""
 
 
 class FormatError(RolloutTraceError, ValueError):
-    """A file does not match the format. The message names file, line, path in the record, expected and found."""
+    """A file does not match the format. The message says where (file, line, path), and what was expected and found."""
 
 
 class ForkDifference(RolloutTraceError):
-    """An agent that goes on from a recorded step (``rt.fork``) asked something else than was recorded before it."""
+    """An agent in ``rt.fork`` sent a request that differs from the recorded one."""
 
 
 class WriteError(RolloutTraceError, OSError):
-    """Trajectories could not be written; they are in ``lost``, and ``write`` appends them to another file.
+    """Trajectories could not be written. They are in ``lost``; ``write`` appends them to another file.
 
     Args:
         args: the message.
-        lost: what ``lost`` is to be: this list itself, so that its owner sees what ``write`` has written.
-        open_writer: opens the file that ``write`` is given.
+        lost: the list to use as ``lost``. It is not copied, so that its owner sees what ``write`` has written.
+        open_writer: opens the file passed to ``write``.
         is_in_file: see the attribute.
     """
 
@@ -48,13 +48,13 @@ class WriteError(RolloutTraceError, OSError):
         self.lost: Lost = [] if lost is None else lost
         """The trajectories, each with the exception that kept it from being written."""
         self.is_in_file = is_in_file
-        """The line is whole in the file, but may not be on the disk (``fsync`` failed): writing the trajectory to the
-        same file again would double it."""
+        """Whether the line is complete in the file but may not be on the disk (``fsync`` failed). Writing the
+        trajectory to the same file again would duplicate it."""
         self._open_writer = open_writer
 
     @classmethod
     def summary(cls, lost: Lost, target: object, open_writer: OpenWriter | None = None) -> WriteError:
-        """The error about all trajectories that ``target`` lacks; ``lost`` must not be empty."""
+        """Builds the error for all trajectories missing in ``target``; ``lost`` must not be empty."""
         (first, cause), count = lost[0], len(lost)
         subject = "1 trajectory" if count == 1 else f"{count} trajectories"
         which = f"it is {first.id}" if count == 1 else f"the first is {first.id}"
@@ -67,20 +67,20 @@ class WriteError(RolloutTraceError, OSError):
         )
 
     def write(self, path: str | os.PathLike[str]) -> int:
-        """Appends the trajectories in ``lost`` to a file, and takes those that were written out of ``lost``.
+        """Appends the trajectories in ``lost`` to a file, and removes the written ones from ``lost``.
 
-        Without any left the file is not touched.
+        If ``lost`` is empty, the file is not touched.
 
         Args:
-            path: as for ``JSONLWriter``; the options of the first file (media, permissions) hold for this one too.
+            path: as for ``JSONLWriter``. The options of the first file (media, permissions) apply here too.
 
         Returns:
             How many were written.
 
         Raises:
-            WriteError: some could not be written to this file either; they stay in ``lost``, which the errors share.
+            WriteError: some could not be written to this file either. They stay in ``lost``, which both errors share.
             OSError: the file cannot be opened.
-            RuntimeError: they were meant for a writer of your own, so that there is no file format to write.
+            RuntimeError: the recording used your own writer, so there is no file format to write.
         """
         if not self.lost:
             return 0
@@ -130,8 +130,8 @@ def _portable(cause: BaseException) -> BaseException:
 
 
 class DriftError(RolloutTraceError, ValueError):
-    """A prompt repeats an earlier completion in other token ids. The message names both steps, position and kind."""
+    """A prompt repeats an earlier completion with other token ids. The message names both steps, position and kind."""
 
 
 class ExportError(RolloutTraceError, ValueError):
-    """A strict export would leave something out. The message names what and where."""
+    """A strict export would leave something out. The message says what and where."""

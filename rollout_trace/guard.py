@@ -29,23 +29,23 @@ class Stats:
     """Counters of this process since its start."""
 
     calls: int = 0
-    """Calls begun on wrapped clients, orphans included."""
+    """Number of calls begun on wrapped clients, including orphans."""
     attempts: int = 0
-    """HTTP exchanges of those calls."""
+    """Number of HTTP exchanges of these calls."""
     orphans: int = 0
-    """Calls made outside every open trajectory."""
+    """Number of calls made outside any open trajectory."""
     orphans_dropped: int = 0
-    """Orphans pushed out of the bounded list."""
+    """Number of orphans dropped because the list of orphans was full."""
     not_model_calls: int = 0
-    """Requests that were taken for calls by path and body, and left out because their answers were none."""
+    """Number of requests left out because their answers showed that they were not model calls."""
     trajectories_written: int = 0
-    """Trajectories that recordings have written."""
+    """Number of trajectories written by recordings."""
     trajectories_lost: int = 0
-    """Trajectories that a recording could not write, or that closed after theirs had ended."""
+    """Number of trajectories that a recording could not write, or that closed after their recording had ended."""
     recorder_errors: int = 0
-    """Failures of the recorder itself; the caller's calls went on."""
+    """Number of failures of the recorder itself. They did not affect the caller's calls."""
     redaction_failures: int = 0
-    """Texts for which the function given as ``redact=`` failed: ``[redaction failed]`` was written instead."""
+    """Number of texts for which the ``redact=`` function failed: ``[redaction failed]`` was written instead."""
 
 
 _stats = Stats()
@@ -67,7 +67,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def stats() -> Stats:
-    """A copy of the counters of this process."""
+    """Returns a copy of this process's counters."""
     with _lock:
         return Stats(**{item.name: getattr(_stats, item.name) for item in fields(Stats)})
 
@@ -203,13 +203,13 @@ def first(key: str) -> bool:
 
 
 def warn_once(key: str, message: str) -> None:
-    """Logs a warning, the first time that this process gives one with this key."""
+    """Logs a warning, only the first time that this process uses this key."""
     if first(key):
         log(logging.WARNING, printable(message), key)
 
 
 def log(level: int, message: str, key: str | None = None) -> None:
-    """Logs a message. A handler of the user's may raise: on a thread of the recorder nobody would go on.
+    """Logs a message. Catches exceptions of the user's log handlers, which would end the recorder's threads.
 
     ``key``: that of a message that is logged once, as the ``once`` of the record.
     """

@@ -1,4 +1,4 @@
-"""Which requests to a server on 127.0.0.1 come from elsewhere: from a page, or under a name that leads here."""
+"""Detects foreign requests to a server on 127.0.0.1: from a web page, or under a name that resolves to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HOST = "127.0.0.1"
 
 
 def why_foreign(headers: Iterable[tuple[str, str]], port: int) -> str | None:
-    """Why a request is none of this machine's own programs or pages, a sentence; None where it may be one.
+    """Returns a sentence on why a request does not come from this machine's programs or pages; None if it may.
 
     Args:
         headers: of the request, names in any case.

@@ -10,14 +10,14 @@ from typing import Literal, TypeAlias
 from rollout_trace.errors import ExportError
 
 Strict: TypeAlias = bool | Literal["metadata"]
-"""What raises ``ExportError`` instead of being left out.
+"""Selects what raises ``ExportError`` instead of being left out.
 
-``False``: nothing; ``True``: tokens, texts and rewards; ``"metadata"``: these and metadata.
+``False``: nothing; ``True``: tokens, texts and rewards; ``"metadata"``: metadata as well.
 """
 
 
 def check_strict(strict: Strict) -> None:
-    """Raises ValueError where ``strict`` is none of its values."""
+    """Raises ValueError if ``strict`` has an unknown value."""
     if strict not in (False, True, "metadata"):
         raise ValueError(f"strict={strict!r}: expected True, False or 'metadata'.")
 
@@ -26,8 +26,8 @@ class ExportReport:
     """Counts of what an export left out. Pass one to an exporter as ``report=`` and read it afterwards.
 
     Args:
-        progress: called after each trajectory with the number read so far. True: shows that number in a line on
-            stderr, where it is a terminal.
+        progress: called after each trajectory with the number read so far. True: show that number on stderr, if it is a
+            terminal.
     """
 
     def __init__(self, *, progress: bool | Callable[[int], object] = False) -> None:
@@ -36,7 +36,7 @@ class ExportReport:
         self.metadata: set[str] = set()
         """The descriptions in ``dropped`` that are not tokens, texts or rewards: policy versions, named rewards, ..."""
         self.noted: dict[str, int] = {}
-        """Counts of what is in the rows but needs attention in training (tokens of a grammar), by description."""
+        """Counts of what was exported but needs attention in training (tokens of a grammar), by description."""
         self._strict: Strict = False
         self._exporter = "export"
         self._line = _ProgressLine() if progress is True else None
@@ -49,8 +49,8 @@ class ExportReport:
         Args:
             what: description, the key in ``dropped``.
             count: how many; zero is ignored.
-            where: place for the error message.
-            metadata: it is not a token, a text or a reward.
+            where: the place, for the error message.
+            metadata: True for anything but a token, a text or a reward.
 
         Raises:
             ExportError: the export is strict.
@@ -84,7 +84,7 @@ class ExportReport:
         """Starts an export: sets the exporter's name and strictness for the following ``drop`` calls.
 
         Raises:
-            ValueError: ``strict`` is none of its values.
+            ValueError: ``strict`` has an unknown value.
         """
         check_strict(strict)
         self._strict, self._exporter, self._read = strict, exporter, 0
@@ -100,7 +100,7 @@ class ExportReport:
         """Adds the ``dropped`` counts of another report.
 
         Raises:
-            ExportError: the export is strict, and the other report has counts that it does not allow.
+            ExportError: the export is strict, and the other report has counts that ``strict`` does not allow.
         """
         for what, count in other.dropped.items():
             self.drop(what, count, where=where, metadata=what in other.metadata)

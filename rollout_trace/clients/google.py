@@ -51,22 +51,22 @@ def protocol_of(method: str, path: str) -> str | None:
 def wrap_google(client: C, *, keep_bytes: bool = False, max_call_bytes: int = MAX_CALL_BYTES) -> C:
     """Records every generation call of a client of google-genai. Returns the same object.
 
-    That is ``generate_content`` and ``generate_content_stream`` of ``client.models`` and ``client.aio.models``, and
-    what is built on them (chats, automatic function calling), with the Gemini API and Vertex AI. Each request is a call
-    of its own, with its retries as attempts. The client behaves as before and sends the same requests. The Live API,
-    ``interactions``, batches and embeddings are not recorded.
+    Recorded are ``generate_content`` and ``generate_content_stream`` of ``client.models`` and ``client.aio.models``,
+    and what is built on them (chats, automatic function calling), with the Gemini API and Vertex AI. Each request is
+    one call; its retries are attempts of that call. The client behaves as before and sends the same requests. The Live
+    API, ``interactions``, batches and embeddings are not recorded.
 
     Args:
-        client: a ``genai.Client`` of google-genai 1.60 or newer, or its ``aio``: both record then.
+        client: a ``genai.Client`` of google-genai 1.60 or newer, or its ``aio``; wrapping either one records both.
         keep_bytes: keep request and response bodies on the steps.
-        max_call_bytes: most bytes that are kept of one request, and of one response as it arrives (64 MiB); four times
-            as many of a response that is unpacked. The rest is counted: the step of a longer call has the
-            ``token_issue`` ``bytes_left_out``, and no ids.
+        max_call_bytes: limit on the bytes kept of one request, and of one response as it arrives (64 MiB); a
+            decompressed response may be four times as large. Bytes beyond the limit are dropped and counted: the step
+            then has the ``token_issue`` ``bytes_left_out``, and no ids.
 
     Wrapping again only changes the settings.
 
     Raises:
-        TypeError: not a client of google-genai, or ``max_call_bytes`` is no whole number.
+        TypeError: ``client`` is not a client of google-genai, or ``max_call_bytes`` is not an integer.
         ValueError: ``max_call_bytes`` is below 1.
     """
     api_client = api_client_of(client)

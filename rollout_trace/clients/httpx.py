@@ -51,7 +51,7 @@ def protocol_of(method: str, url: str) -> str | None:
 
 
 def http_kind(client: object) -> Literal["sync", "async"] | None:
-    """Whether an object is a sync or async client of httpx or httpx2; None if it is neither."""
+    """Returns ``sync`` or ``async`` for a client of httpx or httpx2, and None for any other object."""
     for base in type(client).__mro__:
         if base.__name__ in _KINDS and base.__module__.partition(".")[0] in ("httpx", "httpx2"):
             return _KINDS[base.__name__]
@@ -63,22 +63,22 @@ def wrap_httpx(
 ) -> C:
     """Records the generation requests of an HTTP client, recognised by their paths. Returns the same object.
 
-    They are OpenAI's, ``/generate`` of SGLang and ``/inference/v1/generate`` of vLLM.
+    Recognised paths: those of OpenAI's API, ``/generate`` of SGLang and ``/inference/v1/generate`` of vLLM.
 
-    For models that call their server without an SDK. For an SDK's client, wrap that client, not its HTTP client.
+    Use it for models that call their server without an SDK. With an SDK, wrap the SDK's client, not its HTTP client.
 
     Args:
         client: a ``Client`` or ``AsyncClient`` of httpx or httpx2.
         engine: the server behind it, as in ``rt.wrap_openai``: a name or an ``rt.Engine``; ``auto`` is not supported.
         keep_bytes: keep request and response bodies on the steps.
-        max_call_bytes: most bytes that are kept of one request, and of one response as it arrives (64 MiB); four times
-            as many of a response that is unpacked. The rest is counted: the step of a longer call has the
-            ``token_issue`` ``bytes_left_out``, and no ids.
+        max_call_bytes: limit on the bytes kept of one request, and of one response as it arrives (64 MiB); a
+            decompressed response may be four times as large. Bytes beyond the limit are dropped and counted: the step
+            then has the ``token_issue`` ``bytes_left_out``, and no ids.
 
     Wrapping again only changes the settings.
 
     Raises:
-        TypeError: not a client of httpx, or ``max_call_bytes`` is no whole number.
+        TypeError: ``client`` is not a client of httpx, or ``max_call_bytes`` is not an integer.
         ValueError: the engine is unknown, or ``auto``, or ``max_call_bytes`` is below 1.
     """
     if http_kind(client) is None:

@@ -113,24 +113,25 @@ def probe(
 def probe(
     client: Any, model: str, *, engine: str | Engine | None = None, protocols: Sequence[str] = ("openai.chat",)
 ) -> ProbeReport | Coroutine[Any, Any, ProbeReport]:
-    """A report of what a client's endpoint serves: token ids, logprobs, their alignment, streamed and unstreamed.
+    """Reports what a client's endpoint serves: token ids, logprobs and their alignment, streamed and unstreamed.
 
-    Makes a handful of tiny calls on a copy of the client, in each named protocol: plain, the same again and streamed,
-    and if the protocol has them, with a tool, with ``n=2``, and at two temperatures. Two more in each, and two to
-    vLLM's or SGLang's own ``generate`` endpoint, ask for all that ``rt.Engine`` can ask for; two show whether exact
-    turns can be had: one with ids beside its messages, and a second turn. They share the client's connections and are
-    recorded in no trajectory of yours.
-    A call that is refused or fails is reported, not raised. ``print(rt.probe(client, model))`` prints a table.
+    Makes a few tiny calls on a copy of the client, in each named protocol: a plain one, the same again, the same
+    streamed, and, if the protocol has them, one with a tool, one with ``n=2``, and two at different temperatures. Two
+    more calls in each protocol, and two to vLLM's or SGLang's own ``generate`` endpoint, ask for everything
+    ``rt.Engine`` can ask for. Two others test exact turns: one sends ids beside its messages, the other is a second
+    turn. The calls share the client's connections and are not recorded in your trajectories. A call that is refused or
+    fails is reported, not raised. ``print(rt.probe(client, model))`` prints a table.
 
     Args:
-        client: of the openai SDK, wrapped or not. With an async client, ``await`` the result.
+        client: a client of the openai SDK, wrapped or not. With an async client, ``await`` the result.
         model: name of the model to call.
-        engine: as for ``wrap_openai``; of an ``rt.Engine`` the name counts. None means the engine that the client is
+        engine: as for ``wrap_openai``; of an ``rt.Engine`` only the name is used. None: the engine that the client is
             wrapped with, else ``auto``.
-        protocols: those that the agent uses, of ``openai.chat``, ``openai.completions`` and ``openai.responses``.
+        protocols: the protocols that the agent uses, any of ``openai.chat``, ``openai.completions`` and
+            ``openai.responses``.
 
     Raises:
-        TypeError: not a client object of the openai SDK, or ``protocols`` is a single string.
+        TypeError: ``client`` is not a client object of the openai SDK, or ``protocols`` is a single string.
         ValueError: the engine, or a protocol, is unknown.
     """
     if isinstance(protocols, str):

@@ -51,13 +51,13 @@ class ProbeCall:
     completion_ids: bool = False
     logprobs: bool = False
     aligned: bool | None = None
-    """One logprob per id, and as many ids as the usage counts; None if that cannot be determined."""
+    """Whether there is one logprob per id, and as many ids as the usage counts; None if that cannot be determined."""
     problem: str | None = None
-    """Why it failed, or why ids or logprobs were withheld."""
+    """Why the call failed, or why ids or logprobs were withheld."""
 
     @classmethod
     def of(cls, name: str, steps: Sequence[Step], error: Exception | None) -> ProbeCall:
-        """The result of a call, from its steps and the exception that its caller got."""
+        """Builds the result from the call's steps and the exception that its caller got."""
         status = steps[0].attempts[-1].status if steps and steps[0].attempts else None
         if error is not None or not steps or any(step.status != "ok" for step in steps):
             return cls(name=name, status=status, problem=_failure(steps, error))
@@ -78,18 +78,18 @@ class ProbeCall:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeExtra:
-    """Whether answers of one form have one extra."""
+    """Whether answers in one form (streamed, unstreamed, ...) carry one extra."""
 
     extra: str
     """The field of ``Step``: ``routed_experts``, ..."""
     protocol: str
     streamed: bool
     given: bool | None
-    """None: not known, the call was refused or failed."""
+    """Whether the answer has the extra; None if the call was refused or failed."""
     problem: str | None
-    """Why it is not there, and what to do; None where it is, or no reason is known."""
+    """Why the extra is missing, and what to do; None if it is there, or if no reason is known."""
     request: Mapping[str, Any] | None
-    """Body of the test call as it was sent; None if it was not."""
+    """Body of the test call as it was sent; None if it was not sent."""
 
     @property
     def form(self) -> str:
@@ -98,7 +98,7 @@ class ProbeExtra:
 
     @property
     def is_of_engine(self) -> bool:
-        """Whether it is an answer of the engine's own endpoint."""
+        """Whether the answer came from the engine's own endpoint."""
         return not self.protocol.startswith("openai.")
 
 
@@ -154,40 +154,40 @@ class ProbeReport:
     model: str
     """The model that was asked."""
     engine: str | None
-    """The engine, as named or detected; None if it is unknown: then no field was added to the calls."""
+    """The engine, as named or detected; None if it is unknown, and then no fields were added to the calls."""
     prompt_ids: bool
-    """Every answer has the ids of its prompt."""
+    """Whether every answer has the ids of its prompt."""
     completion_ids: bool
-    """Every answer has the ids of its completion."""
+    """Whether every answer has the ids of its completion."""
     logprobs: bool
-    """Every answer has logprobs."""
+    """Whether every answer has logprobs."""
     aligned: bool | None
-    """Every answer has one logprob per id, and as many ids as its usage counts; None if it cannot be determined."""
+    """Whether every answer has one logprob per id, and as many ids as its usage counts; None if it cannot be known."""
     stream_equals_unary: bool | None
-    """The streamed answer has the ids and logprobs of the unstreamed one; None if equal calls differ anyway."""
+    """Whether streamed and unstreamed answers have the same ids and logprobs; None if equal calls differ anyway."""
     n_choices: int
     """Choices in the answer to ``n=2``; 0 if it was refused."""
     tools: bool
-    """Calls with tools are answered."""
+    """Whether calls with tools are answered."""
     logprobs_mode: LogprobsMode | None
     """Distribution of the logprobs, measured at two temperatures; None if it could not be determined."""
     failures: Mapping[str, str]
     """Error messages, by name of the failed call."""
     trainable: bool
-    """Plain, streamed and tool calls return prompt ids, completion ids and aligned logprobs in every protocol tried."""
+    """Whether all protocols return prompt ids, completion ids and aligned logprobs: plain, streamed and with tools."""
     protocols: Mapping[str, bool]
     """``trainable`` for each protocol."""
     reasons: tuple[str, ...]
-    """Why it is not trainable."""
+    """Why the endpoint is not trainable."""
     advice: tuple[str, ...]
-    """Changes to make in how the client is wrapped."""
+    """What to change in the call that wraps the client."""
     calls: tuple[ProbeCall, ...]
-    """The calls, in order. Names begin with the protocol if that is not chat."""
+    """The calls by name, in order. Names begin with the protocol, unless that is chat."""
     extras: tuple[ProbeExtra, ...] = ()
-    """What answers of each form have beside ids and logprobs: prompt logprobs, experts, ... Empty where the engine is
-    not known, or sends none."""
+    """What answers in each form carry besides ids and logprobs: prompt logprobs, experts, ... Empty if the engine is
+    unknown, or sends no extras."""
     exact_turns: tuple[ProbeExactTurns, ...] = ()
-    """Whether ids are taken beside messages, by protocol. Empty where the engine is not known to take any."""
+    """Whether the server accepts ids beside messages, by protocol. Empty unless the engine is known to accept them."""
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

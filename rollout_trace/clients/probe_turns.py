@@ -21,18 +21,18 @@ _GO_ON = "Name another one."
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeExactTurns:
-    """Whether exact turns can be had in one protocol: `rt.Engine(..., exact_turns=True)`."""
+    """Whether exact turns (`rt.Engine(..., exact_turns=True)`) work in one protocol."""
 
     protocol: str
     takes_ids: bool | None
-    """Ids beside the messages are taken in their place: the ids of the answer's prompt are those that were sent.
-    None: not known."""
+    """Whether the server uses ids sent beside the messages as the prompt: the answer reports the ids that were sent.
+    None: unknown."""
     tokenizes: bool | None
-    """The server's ``/tokenize`` gives the ids of messages. None: not known."""
+    """Whether the server's ``/tokenize`` returns the ids of messages. None: unknown."""
     works: bool | None
-    """A second turn was sent as ids, and served so: field, tokenizer and chat template do. None: not known."""
+    """Whether a second turn, sent as ids, was served as such: field, tokenizer and template all work. None: unknown."""
     problem: str | None
-    """Why it does not work; None where it does."""
+    """Why exact turns do not work; None if they do."""
 
     @property
     def form(self) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Version: TypeAlias = str | int | None
 PolicyVersion: TypeAlias = Version | Callable[[], Version]
-"""A version of the weights, or a function that gives the one in force when a call begins."""
+"""A version of the weights, or a function that returns the current version when a call begins."""
 
 C = TypeVar("C", bound="Calls")
 

@@ -29,7 +29,7 @@ _KINDS: dict[str, ClientKind] = {"SyncAPIClient": "sync", "AsyncAPIClient": "asy
 
 
 def client_kind(client: object, sdk: str) -> ClientKind | None:
-    """Whether an object is a sync or async client of an SDK; None if it is neither. Does not import the SDK."""
+    """Returns ``sync`` or ``async`` for a client of the SDK, and None for any other object. Does not import the SDK."""
     return _kind_of(type(client), sdk)  # type: ignore[arg-type]
 
 
@@ -56,26 +56,26 @@ def wrap_openai(
     WebSocket surfaces (``realtime``, ``live``, ``responses.connect``) are not recorded.
 
     Args:
-        client: any client object of openai 1.66 or newer: sync, async, Azure, Bedrock, a subclass of the user's.
+        client: any client object of openai 1.66 or newer: sync, async, Azure, Bedrock, or your own subclass.
         engine: the server behind it (``vllm``, ``sglang``, ``llama-server``, ``dynamo``, ``fireworks``, ``together``,
-            ``openai``).
-            Its fields that request token ids and logprobs are added to generation calls, never over the caller's own.
-            If the server refuses a field, the call is sent again without it. ``auto`` detects the engine, with requests
-            of its own before the first call. None sends exactly what the caller sends. An ``rt.Engine`` asks for more
-            than ids and logprobs: routed experts, prompt logprobs, alternatives, sampling masks.
+            ``openai``). The engine's fields that request token ids and logprobs are added to generation calls; fields
+            that the caller set are never overwritten. If the server refuses a field, the call is sent again without it.
+            ``auto`` detects the engine by sending requests of its own before the first call. None sends exactly what
+            the caller sends. An ``rt.Engine`` asks for more than ids and logprobs: routed experts, prompt logprobs,
+            alternatives, sampling masks.
         keep_bytes: keep request and response bodies on the steps.
-        max_call_bytes: most bytes that are kept of one request, and of one response as it arrives (64 MiB); four times
-            as many of a response that is unpacked. The rest is counted: the step of a longer call has the
-            ``token_issue`` ``bytes_left_out``, and no ids.
-        logprobs_mode: distribution of the server's logprobs (``raw``, ``processed``, ``constrained``), if the server is
-            not configured as its engine is by default; see ``Step.logprobs_mode``. It is recorded for every step, also
-            where a grammar was in force.
+        max_call_bytes: limit on the bytes kept of one request, and of one response as it arrives (64 MiB); a
+            decompressed response may be four times as large. Bytes beyond the limit are dropped and counted: the step
+            then has the ``token_issue`` ``bytes_left_out``, and no ids.
+        logprobs_mode: distribution of the server's logprobs (``raw``, ``processed``, ``constrained``), if the server
+            does not use its engine's default; see ``Step.logprobs_mode``. It is recorded for every step, even if a
+            grammar was in force.
 
-    Wrapping again only changes the settings. Without ``engine`` it asks for no ids any more, which is logged once.
+    Wrapping again only changes the settings. Without ``engine``, ids are no longer requested; this is logged once.
 
     Raises:
-        TypeError: not a client object of the openai SDK, or ``max_call_bytes`` is no whole number.
-        ValueError: the engine, or the mode of logprobs, is unknown, or ``max_call_bytes`` is below 1.
+        TypeError: ``client`` is not a client object of the openai SDK, or ``max_call_bytes`` is not an integer.
+        ValueError: ``engine`` or ``logprobs_mode`` is unknown, or ``max_call_bytes`` is below 1.
     """
     if logprobs_mode not in (None, "raw", "processed", "constrained"):
         raise ValueError(f"logprobs_mode={logprobs_mode!r} is unknown. Give 'raw', 'processed', 'constrained' or None.")
@@ -109,16 +109,16 @@ def wrap_anthropic(client: C, *, keep_bytes: bool = False, max_call_bytes: int =
 
     Args:
         client: any client object of anthropic 0.60 or newer: sync, async, Bedrock, Vertex, Foundry, AWS, Google Cloud,
-            a subclass of the user's.
+            or your own subclass.
         keep_bytes: keep request and response bodies on the steps.
-        max_call_bytes: most bytes that are kept of one request, and of one response as it arrives (64 MiB); four times
-            as many of a response that is unpacked. The rest is counted: the step of a longer call has the
-            ``token_issue`` ``bytes_left_out``, and no ids.
+        max_call_bytes: limit on the bytes kept of one request, and of one response as it arrives (64 MiB); a
+            decompressed response may be four times as large. Bytes beyond the limit are dropped and counted: the step
+            then has the ``token_issue`` ``bytes_left_out``, and no ids.
 
     Wrapping again only changes the settings.
 
     Raises:
-        TypeError: not a client object of the anthropic SDK, or ``max_call_bytes`` is no whole number.
+        TypeError: ``client`` is not a client object of the anthropic SDK, or ``max_call_bytes`` is not an integer.
         ValueError: ``max_call_bytes`` is below 1.
     """
     limit = check_call_bytes(max_call_bytes)
@@ -152,10 +152,10 @@ def wrap(client: C, sdk: str, settings: Settings, *, example: str) -> C:
 
 
 def unwrap(client: C) -> C:
-    """Undoes ``wrap_openai`` and the other ``wrap_...`` functions, ``integration.wrap_httpx`` too.
+    """Undoes ``wrap_openai`` and the other ``wrap_...`` functions, including ``integration.wrap_httpx``.
 
-    Gives the client its own class again and returns it. Running calls are recorded to their end; then the class changes
-    when the last of them has ended. A client that is not wrapped stays as it is.
+    Restores the client's own class and returns the client. Calls in progress are recorded to their end; the class is
+    restored when the last of them has ended. A client that is not wrapped is left unchanged.
     """
     # Here: a client that is only wrapped does not load what samplers need.
     from rollout_trace.clients import sampler
@@ -177,12 +177,13 @@ _SDKS = {"openai": protocol_of, "anthropic": anthropic_protocol_of}
 
 @explained
 def bind(client: C, trajectory: Trajectory) -> C:
-    """A copy of the client whose calls are recorded in the trajectory, in any thread or context.
+    """Returns a copy of the client whose calls are recorded in the trajectory, in any thread or context.
 
-    It shares the client's HTTP connections. The copy of a client that is not wrapped is wrapped with default settings.
+    The copy shares the client's HTTP connections. If the client is not wrapped, the copy gets default settings.
 
     Raises:
-        TypeError: not a client object of the openai or anthropic SDK, or not a trajectory.
+        TypeError: ``client`` is not a client object of the openai or anthropic SDK, or ``trajectory`` is not a
+            trajectory.
     """
     sdk = next((sdk for sdk in _SDKS if client_kind(client, sdk) is not None), None)
     if sdk is None:

@@ -17,21 +17,22 @@ from weakref import ref
 S = TypeVar("S", bound=Hashable)
 
 Methods: TypeAlias = Callable[[Any, Any], dict[str, Any]]
-"""From a class and the settings to the methods, and other attributes, of its recording subclass. A method calls the one
-that it replaces on that class: ``base.generate(self, ...)``. A function of a module, so that pickles can name it."""
+"""Maps a class and the settings to the methods and attributes of its recording subclass. A method calls the one that it
+replaces: ``base.generate(self, ...)``. It must be a module-level function, so that pickle can name it."""
 
 
 class ClassSwap(Generic[S]):
-    """Gives objects recording subclasses of their own classes, and their own classes back.
+    """Switches objects to recording subclasses of their own classes, and back.
 
-    The class that an object gets has the name of its own one, and is a subclass of it. It is made once for each class,
-    settings and methods, and stays as long as the process: settings are few, and not the objects'.
+    The recording class is a subclass of the object's class and has the same name. It is made once for each combination
+    of class, settings and methods, and is kept until the process ends: settings must be few, and must not refer to the
+    objects.
 
     Args:
-        mark: name of the class attribute that holds the settings, and tells these classes from others. Each user of
-            ``ClassSwap`` has one of its own.
-        is_pickled: an object that is pickled, or copied, records where it comes out, with equal settings.
-        is_tracked: the objects are known until they go, for ``take_off_all``.
+        mark: name of the class attribute that holds the settings and identifies recording classes. Each user of
+            ``ClassSwap`` has its own.
+        is_pickled: pickled and copied objects record too, with equal settings.
+        is_tracked: keep track of the objects while they exist, for ``take_off_all``.
     """
 
     def __init__(self, mark: str, *, is_pickled: bool = False, is_tracked: bool = False) -> None:
@@ -41,16 +42,17 @@ class ClassSwap(Generic[S]):
         self._known: dict[int, ref[Any]] | None = {} if is_tracked else None
 
     def put_on(self, thing: Any, settings: S, methods: Methods, *, is_kept: bool = True) -> None:
-        """Gives an object a recording subclass of its own class, in the place of one it may already have.
+        """Switches an object to a recording subclass of its own class, replacing an earlier one.
 
         Args:
             thing: the object.
-            settings: what it records with.
-            methods: makes the methods of its class.
-            is_kept: False for a class of its own, which goes with the object: settings that are many, or hold it.
+            settings: the settings to record with.
+            methods: makes the methods of the recording class.
+            is_kept: False makes a class for this object alone, freed with it. Use it if settings are many, or refer to
+                the object.
 
         Raises:
-            TypeError: the object cannot get another class, such as those of classes written in C.
+            TypeError: the object's class cannot be changed, for example because it is written in C.
         """
         make = _class_for if is_kept else _class_for.__wrapped__
         thing.__class__ = make(self.plain(type(thing)), self._mark, settings, methods, self._is_pickled)
@@ -60,28 +62,28 @@ class ClassSwap(Generic[S]):
                 known[key] = ref(thing, lambda gone: known.pop(key, None) if known.get(key) is gone else None)
 
     def take_off(self, thing: Any) -> None:
-        """Gives an object its own class again. Any other object stays as it is."""
+        """Restores an object's own class. An object without a recording class is left unchanged."""
         if self._mark in type(thing).__dict__:
             thing.__class__ = self.plain(type(thing))
 
     def take_off_all(self, is_meant: Callable[[Any], bool]) -> None:
-        """Gives all objects that this is true of their own classes again."""
+        """Restores the own class of every object for which the function returns True."""
         for found in list((self._known or {}).values()):
             if (thing := found()) is not None and self._mark in type(thing).__dict__ and is_meant(thing):
                 self.take_off(thing)
 
     def settings_of(self, thing: Any) -> S | None:
-        """The settings that an object records with; None if it does not record."""
+        """Returns the settings that an object records with; None if it does not record."""
         # `__dict__`, not getattr: a user's subclass of a recording class is not one that this family made.
         settings: S | None = type(thing).__dict__.get(self._mark)
         return settings
 
     def plain(self, kind: type) -> type:
-        """The class that a recording class was derived from; any other class itself."""
+        """Returns the class that a recording class was derived from; any other class is returned as it is."""
         return kind.__mro__[1] if self._mark in kind.__dict__ else kind
 
     def class_for(self, base: type, settings: S, methods: Methods) -> type:
-        """The recording subclass of a class; the same one for the same settings and methods."""
+        """Returns the recording subclass of a class; the same one for the same settings and methods."""
         return _class_for(base, self._mark, settings, methods, self._is_pickled)
 
 

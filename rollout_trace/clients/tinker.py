@@ -44,22 +44,22 @@ def wrap_tinker(
 ) -> S:
     """Records every sample that a ``SamplingClient`` of Tinker's SDK takes. Returns the same object.
 
-    Each ``sample`` or ``sample_async`` is a call, and each of its ``num_samples`` sequences a step. It belongs to the
-    trajectory in which ``sample`` was called, whoever waits for its future; the future is the SDK's own.
-    ``compute_logprobs`` samples nothing, and is not recorded.
+    Each ``sample`` or ``sample_async`` is a call, and each of its ``num_samples`` sequences a step. The call belongs to
+    the trajectory in which ``sample`` was called, wherever its future is awaited; the future is the SDK's own.
+    ``compute_logprobs`` samples nothing and is not recorded.
 
     Args:
-        sampling_client: a ``tinker.SamplingClient``, or the future of one that newer releases give in its place.
+        sampling_client: a ``tinker.SamplingClient``, or the future of one, which newer releases return instead.
         policy_version: version of the weights, such as the path they were saved under, or a function that returns it
-            when a call begins. The client itself does not keep it.
-        logprobs_mode: what the logprobs are of; by default ``raw``.
-        keep_bytes: keep what was recorded of request and answer on the steps.
-        max_call_bytes: most bytes that are kept of one request, and of one answer.
+            when a call begins. The client itself does not know it.
+        logprobs_mode: distribution of the logprobs, see ``Step.logprobs_mode``; ``raw`` by default.
+        keep_bytes: keep the recorded request and answer on the steps.
+        max_call_bytes: limit on the bytes kept of one request, and of one answer.
 
     Wrapping again only changes the settings. ``rt.unwrap(sampling_client)`` undoes it.
 
     Raises:
-        TypeError: not a client of Tinker's SDK, or an argument of the wrong type.
+        TypeError: ``sampling_client`` is not a client of Tinker's SDK, or an argument has the wrong type.
         ValueError: ``logprobs_mode`` is unknown, or ``max_call_bytes`` is below 1.
     """
     kind = sampler.recording.plain(type(sampling_client))

@@ -61,27 +61,27 @@ def wrap_transformers(
     keep_bytes: bool = False,
     max_call_bytes: int = MAX_CALL_BYTES,
 ) -> M:
-    """Records every call of ``generate`` of a model of transformers. Returns the same object.
+    """Records every call of a transformers model's ``generate``. Returns the same object.
 
-    Each row of the input is a call of its own, and each sequence returned for it a step. Pads are no tokens: prompts
-    are without those that the attention mask leaves out, completions end with their end token.
+    Each row of the input is one call, and each sequence returned for it is one step. Padding is not recorded: prompts
+    leave out positions that the attention mask leaves out, and completions end with their end token.
 
     Args:
-        model: a model that generates, such as ``AutoModelForCausalLM`` gives, or one of peft around it.
-        logprobs: keep the scores while tokens are sampled (``output_scores``), for logprobs, where the caller does not.
-            What ``generate`` returns does not have them. They take a number for each token of the vocabulary and each
-            token that is sampled.
+        model: a model that generates, such as one from ``AutoModelForCausalLM``, or a peft model around it.
+        logprobs: ask ``generate`` for scores (``output_scores``), from which logprobs are computed, if the caller does
+            not. They are removed from what ``generate`` returns. Scores need memory: one number per vocabulary entry
+            for each sampled token.
         policy_version: version of the weights, or a function that returns it when a call begins.
-        logprobs_mode: what the logprobs are of; by default ``processed``, the distribution that was sampled from, or
-            ``raw`` where the caller kept logits alone.
-        keep_bytes: keep what was recorded of request and answer on the steps.
-        max_call_bytes: most bytes that are kept of one request, and of one answer.
+        logprobs_mode: distribution of the logprobs; by default ``processed``, the distribution that was sampled from,
+            or ``raw`` if the caller asked for logits only.
+        keep_bytes: keep the recorded request and answer on the steps.
+        max_call_bytes: limit on the bytes kept of one request, and of one answer.
 
-    Wrapping again only changes the settings. ``rt.unwrap(model)`` undoes it. A copy of the model is not wrapped, nor is
-    what a pickle of it gives.
+    Wrapping again only changes the settings. ``rt.unwrap(model)`` undoes it. Copies of the model, and models unpickled
+    from it, are not wrapped.
 
     Raises:
-        TypeError: not a model that generates, or an argument of the wrong type.
+        TypeError: ``model`` is not a model that generates, or an argument has the wrong type.
         ValueError: ``logprobs_mode`` is unknown, or ``max_call_bytes`` is below 1.
     """
     kind = sampler.recording.plain(type(model))
@@ -149,7 +149,7 @@ class Row:
     """One returned sequence."""
 
     prompt: int
-    """Which row of the input it belongs to."""
+    """Index of the input row that the sequence belongs to."""
     prompt_token_ids: list[int] | None
     completion_token_ids: list[int]
     logprobs: list[float] | None
@@ -159,13 +159,13 @@ class Row:
 
 
 class TransformersGeneration:
-    """One call of a model's ``generate``: what it is asked for, and what it returned.
+    """One call of a model's ``generate``: its arguments and its result.
 
     Args:
         model: the model.
         args: the positional arguments of the call.
         kwargs: its keyword arguments.
-        logprobs: whether scores are asked for where the caller does not.
+        logprobs: whether to ask for scores if the caller does not.
     """
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, logprobs: bool = False) -> None:
@@ -191,11 +191,11 @@ class TransformersGeneration:
             self.kwargs["generation_config"] = config
         is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
         self.is_encoder_decoder: bool = is_encoder_decoder is True
-        """Whether the input is read by an encoder, and does not come before the completion."""
+        """Whether an encoder reads the input, so that it does not precede the completion."""
         self._embeds = self._given.get("inputs_embeds")
         self._inputs = _first(self._given.get("inputs"), self._given.get("input_ids"))
         self.prompts: list[list[int] | None] = self._prompts()
-        """The prompt's ids of each row of the input, without pads; None where it was not given as ids."""
+        """Prompt ids of each input row, without padding; None if the prompt was not given as ids."""
 
     def _value(self, name: str) -> Any:
         """A setting in force: of the arguments, the configuration that was passed, the model's, transformers' own."""
@@ -237,7 +237,7 @@ class TransformersGeneration:
         return [] if ends is None else list(ends) if isinstance(ends, (list, tuple)) else [ends]
 
     def settings(self) -> dict[str, Any]:
-        """The settings in force that are recorded, by transformers' names."""
+        """The generation settings in force, under transformers' names."""
         found = {
             name: value
             for name in _SETTINGS
@@ -256,7 +256,7 @@ class TransformersGeneration:
         return found
 
     def result(self, output: Any) -> Any:
-        """What the caller gets: what ``generate`` would have returned without what was asked for here."""
+        """Returns what the caller gets: what ``generate`` would have returned without the additional scores."""
         if not self._asks or not hasattr(output, "sequences"):
             return output
         if not self._takes_dict:
@@ -268,7 +268,7 @@ class TransformersGeneration:
         return type(output)(**{name: value for name, value in output.items() if name not in added})
 
     def rows(self, output: Any) -> tuple[list[Row], Literal["raw", "processed"] | None]:
-        """The rows that were returned, and what their logprobs are of."""
+        """The rows that were returned, and the distribution of their logprobs."""
         sequences = getattr(output, "sequences", output)
         if getattr(sequences, "dim", lambda: 0)() != 2:
             raise TypeError(f"generate() returned {type(output).__name__}, which holds no rows of token ids.")

@@ -42,24 +42,24 @@ def wrap_vllm(
 ) -> L:
     """Records every completion of vLLM's ``LLM`` or ``AsyncLLM``. Returns the same object.
 
-    Of an ``LLM``: ``generate``, ``chat``, ``beam_search``, ``enqueue`` and ``enqueue_chat`` with
-    ``wait_for_completion``; of an ``AsyncLLM``: ``generate``. Each prompt is a call of its own, ``n`` completions of it
-    are its steps. What is returned is the same. vLLM is asked for nothing more, unless ``logprobs=True``.
+    Recorded methods of an ``LLM``: ``generate``, ``chat``, ``beam_search``, ``enqueue`` and ``enqueue_chat`` with
+    ``wait_for_completion``; of an ``AsyncLLM``: ``generate``. Each prompt is one call, and its ``n`` completions are
+    its steps. Return values are unchanged. Nothing more is requested from vLLM, unless ``logprobs=True``.
 
     Args:
         llm: a ``vllm.LLM`` or ``vllm.AsyncLLM``.
-        logprobs: ask for the logprobs of the sampled tokens (``logprobs=0``), on a copy of the sampling parameters,
-            where they ask for none. The outputs have them then.
+        logprobs: if the sampling parameters ask for no logprobs, ask for those of the sampled tokens (``logprobs=0``),
+            on a copy of the parameters. The outputs then have them.
         policy_version: version of the weights, or a function that returns it when a call begins. vLLM's own versions
-            (``weight_versions`` of an output) count before it; without either, the name of the LoRA.
-        logprobs_mode: what the logprobs are of; by default as the model is configured.
-        keep_bytes: keep what was recorded of request and answer on the steps.
-        max_call_bytes: most bytes that are kept of one request, and of one answer.
+            (``weight_versions`` of an output) take precedence; without either, it is the name of the LoRA.
+        logprobs_mode: distribution of the logprobs; by default as the model is configured.
+        keep_bytes: keep the recorded request and answer on the steps.
+        max_call_bytes: limit on the bytes kept of one request, and of one answer.
 
     Wrapping again only changes the settings. ``rt.unwrap(llm)`` undoes it.
 
     Raises:
-        TypeError: not an object of vLLM that generates, or an argument of the wrong type.
+        TypeError: ``llm`` is not a vLLM object that generates, or an argument has the wrong type.
         ValueError: ``logprobs_mode`` is unknown, or ``max_call_bytes`` is below 1.
     """
     kind = sampler.recording.plain(type(llm))

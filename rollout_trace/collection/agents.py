@@ -74,14 +74,14 @@ class Agent:
         return own_copy(task)
 
     def load(self) -> Callable[..., Any]:
-        """The function to call, in this process. Makes the instance of a class, where there is none yet."""
+        """Returns the function to call in this process. Makes the instance of a class, if there is none yet."""
         given = self._given
         function: Callable[..., Any]
         function = getattr(_instance(given), _METHOD) if isinstance(given, type) else _target_of(given)
         return function
 
     def describe(self) -> dict[str, str | None]:
-        """Where it comes from: ``module``, ``qualified_name``, ``source_file``, ``arguments_digest``."""
+        """Describes the agent's origin: ``module``, ``qualified_name``, ``source_file``, ``arguments_digest``."""
         return {
             "module": self.module,
             "qualified_name": self.qualified_name,
@@ -193,7 +193,7 @@ def _file_of(source: Any) -> str | None:
 
 
 def _arguments_digest(given: Any) -> str | None:
-    """Only a digest: arguments may hold keys. Of objects only the class, since their text may have addresses."""
+    """Returns a digest, since arguments may hold keys. Objects count by class only: their text may have addresses."""
     found: list[Any] = []
     while isinstance(given, functools.partial):
         found.append([list(given.args), given.keywords])

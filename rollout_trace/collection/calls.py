@@ -36,7 +36,7 @@ class UserCall:
         self._task = asyncio.ensure_future(_awaited(call) if is_async else self._threaded(call))
 
     async def wait(self, timeout: float | None) -> Ended:
-        """Waits for its end, at most so many seconds; then, or when this task is cancelled, it is stopped if it can be.
+        """Waits for the call to end. After ``timeout`` seconds, or when this task is cancelled, tries to stop it.
 
         Raises:
             CancelledError: this task was cancelled.

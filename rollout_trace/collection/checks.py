@@ -120,7 +120,7 @@ def recording_options(value: Any, name: str) -> dict[str, Any]:
 
 
 def engine(value: Any, name: str) -> Any:
-    """What is asked of the servers. Raises as ``rt.instrument``."""
+    """Checks ``engine``. Raises as ``rt.instrument`` does."""
     from rollout_trace.process.options import Options
 
     if isinstance(value, Mapping) and "name" in value:
@@ -141,6 +141,6 @@ def check_names(given: Iterable[Any], function: Callable[..., Any], title: str, 
 
 
 def advice(name: str, known: Iterable[str]) -> str:
-    """What to give instead of a name that there is not: those that are like it, or all."""
+    """Suggests names for an unknown one: similar names, or all of them."""
     close = get_close_matches(name, list(known), 2)
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}."

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         failures: int | None
 
     class EarlierNames(TypedDict, total=False):
-        """Names that arguments of ``collect`` had before they were grouped; they go on to work."""
+        """Names that arguments of ``collect`` had before they were grouped. They still work."""
 
         retry_on: Kind | Iterable[Kind] | None
         retry_wait: float
@@ -91,11 +91,11 @@ def collect(
 ) -> CollectSummary:
     """Runs an agent over tasks and records each run in a trajectory of its own.
 
-    What the output holds already is not made again: call it once more with the same arguments after an interruption,
-    or with more tasks or samples. Failures do not stop the others, and are recorded as what they are.
+    Rollouts that the output already holds are not repeated: after an interruption, or to add tasks or samples, call it
+    again. A failed rollout does not stop the others; it is recorded as failed.
 
-    Ctrl-C ends it in order: running rollouts are cut and written as ``aborted``, and made again next time. A second
-    Ctrl-C does not wait for what is being written. Inside a running event loop (a notebook) it blocks that loop;
+    Ctrl-C shuts down cleanly: running rollouts are cancelled and written as ``aborted``, and made again next time. A
+    second Ctrl-C does not wait for pending writes. Inside a running event loop (a notebook) it blocks that loop;
     ``await rt.acollect(...)`` does not.
 
     Args:
@@ -105,47 +105,47 @@ def collect(
             Async agents run in one event loop, others each in a thread.
         tasks: any iterable, a mapping from ids to tasks, a table (datasets, pandas, polars), or the path of a
             ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file or of a dataset on disk. A task is whatever the agent
-            takes. Its id is its ``id`` or ``task_id``; where no task has one, ids are made from their contents.
+            takes. Its id is its ``id`` or ``task_id``; if no task has one, ids are derived from the tasks' contents.
         output: a file (``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst``), a folder (``runs/``), or an address (``s3://...``).
         samples: rollouts of each task; they form a group.
-        concurrency: rollouts at the same time.
-        timeout: seconds for an attempt at a rollout. Then it has the status ``timeout``, with what was recorded so far.
-            A sync agent cannot be stopped: it is left behind in its thread, and counted. A mapping has them as
-            ``rollout``, and as ``reward`` those for each reward function.
+        concurrency: number of rollouts running at the same time.
+        timeout: seconds allowed for one attempt at a rollout. After that it has the status ``timeout`` and keeps what
+            was recorded so far. A sync agent cannot be stopped: its thread keeps running, and it is counted. A mapping
+            gives the seconds as ``rollout``, and those for each reward function as ``reward``.
         retries: further attempts, in this call, at a rollout whose agent raised; not at one that timed out, unless
             ``on`` has ``TimeoutError``. The last attempt counts; the steps of the others are ``superseded``. A mapping
-            has them as ``times``, and any of: ``on``, exception classes, or their names, that are tried again (all);
-            ``wait``, seconds before a second attempt, doubled for each further one, of which up to half is left out at
-            random (1); ``wait_max``, the longest wait (60); ``failed``, whether rollouts that failed or timed out in
-            earlier calls are made again (False).
-        limits: a mapping with any of: ``tasks``, takes only so many tasks, the first; ``task_ids``, takes the tasks
-            with these ids; ``failures``, ends the run when so many rollouts in a row have failed (50, or twice the
+            gives the number as ``times``, and any of: ``on``, the exception classes, or their names, to retry (all);
+            ``wait``, seconds before the second attempt, doubled for each further one and shortened by a random part of
+            up to half (1); ``wait_max``, the longest wait (60); ``failed``, whether to repeat rollouts that failed or
+            timed out in earlier calls (False).
+        limits: a mapping with any of: ``tasks``, take only the first so many tasks; ``task_ids``, take only the tasks
+            with these ids; ``failures``, end the run after so many failed rollouts in a row (50, or twice the
             concurrency if that is more; 0: never).
         reward: a function ``reward(task, result, trajectory)``, sync or async, or its name. It returns a number, a dict
-            with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, a dict of named numbers, or None. Of
-            several functions, in a list or a mapping by name, each alone or as ``(function, weight)``, the weighted sum
-            is the reward. Where one fails the reward is None, also if the agent had set one, and the failure is in
+            with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, a dict of named numbers, or None. Several
+            functions go in a list or a mapping by name, each alone or as ``(function, weight)``; the reward is their
+            weighted sum. If one fails, the reward is None even if the agent had set one, and the failure is in
             ``metadata["reward_errors"]``. It is called for rollouts that completed.
-        seed: each rollout gets ``seed + index``, the same for all tasks; it is recorded, and is the agent's to use.
-        resume: False: refuses an output that holds anything.
-        progress: None: a bar on a terminal (with the package rich), else lines now and then; False: nothing, no summary
-            either; a function is called with each ``rt.collection.Progress``. Beside the output, ``status.json`` has
-            it in each case.
+        seed: each rollout gets ``seed + index``, the same for all tasks. It is recorded; using it is up to the agent.
+        resume: False refuses an output that holds anything.
+        progress: None: a bar on a terminal (with the package rich), otherwise occasional lines; False: nothing, and no
+            summary; a function is called with each ``rt.collection.Progress``. In each case ``status.json``, beside the
+            output, has the progress.
         executor: where rollouts are made: ``"local"``, ``"process"`` (``rt.ProcessExecutor``), ``"ray"``
             (``rt.RayExecutor``), a mapping of one of these as ``kind`` and the arguments of its class, or any object
             with the two methods of ``rt.collection.Executor``.
-        name: of the trajectories; the agent's own by default. Rollouts of different names are different rollouts: give
-            one for each model or variant that goes to the same output. The ids of groups begin with it then.
-        instrument: records every client of the process, as ``rt.instrument()``; False: those that are wrapped.
-        engine: of these clients; as for ``rt.instrument``.
+        name: name of the trajectories; the agent's own by default. Rollouts with different names are different
+            rollouts: give each model or variant that shares an output its own name. Group ids then begin with it.
+        instrument: record every client of the process, as ``rt.instrument()`` does; False: only wrapped ones.
+        engine: the engine behind these clients, as for ``rt.instrument``.
         recording: further arguments for ``rt.recording``, such as ``{"redact": ...}``.
-        logs: writes a log file for each rollout, beside the output or in the folder that is given.
-        earlier: what ``retries``, ``timeout`` and ``limits`` hold, one by one, by the names that they had as arguments:
-            ``retry_on``, ``retry_wait``, ``retry_wait_max``, ``retry_failed``, ``reward_timeout``, ``limit``,
-            ``task_ids``, ``max_consecutive_failures``.
+        logs: write a log file for each rollout, beside the output or in the given folder.
+        earlier: the parts of ``retries``, ``timeout`` and ``limits`` under their former argument names: ``retry_on``,
+            ``retry_wait``, ``retry_wait_max``, ``retry_failed``, ``reward_timeout``, ``limit``, ``task_ids``,
+            ``max_consecutive_failures``.
 
     Returns:
-        A summary of the whole output, as far as these tasks are concerned. It is printed where progress is shown.
+        A summary of the output for these tasks, including earlier runs. It is printed where progress is shown.
 
     Raises:
         TypeError, ValueError, ImportError, OSError: an argument is wrong, something cannot be imported or the output
@@ -177,9 +177,9 @@ def _with_arguments_of(
 
 @_with_arguments_of(collect)
 async def acollect(agent: Any, tasks: Any, **options: Any) -> CollectSummary:
-    """As ``collect``, with the same arguments, in the running event loop, which it does not block.
+    """Does what ``collect`` does, with the same arguments, in the running event loop, without blocking it.
 
-    Cancelling it cuts the rollouts that run, and writes them as ``aborted``.
+    Cancelling it cancels the running rollouts and writes them as ``aborted``.
     """
     from rollout_trace.collection.prepare import prepare
 

@@ -1,4 +1,4 @@
-"""What the trajectories of one rollout hold, in a few hundred bytes: for resuming, progress and the summary."""
+"""Facts about the trajectories of one rollout, in a few hundred bytes, for resuming, progress and the summary."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _ANSWERED = ("ok", "superseded")
 @document_fields
 @dataclass(slots=True, kw_only=True)
 class CallTotals:
-    """Calls, and what they used. Sums are of what is known; beside each is the number of calls that it lacks."""
+    """Calls with their tokens and costs. Each sum covers the known values; a second field counts the unknown ones."""
 
     calls: int = 0
-    """Calls made; answers from a framework's cache are none."""
+    """Number of calls made; answers from a framework's cache are not counted."""
     failed: int = 0
-    """Of these, those that ended with an error."""
+    """Number of these calls that ended with an error."""
     input_tokens: int = 0
     """Tokens of prompts."""
     input_unknown: int = 0
-    """Calls that used tokens without a count of their prompt's."""
+    """Number of calls that used tokens but have no count of prompt tokens."""
     output_tokens: int = 0
     """Tokens that were sampled."""
     output_unknown: int = 0
-    """Calls that used tokens without a count of those sampled."""
+    """Number of calls that used tokens but have no count of sampled tokens."""
     amounts: dict[tuple[str, str], float] = field(default_factory=dict)
     """Costs by currency and source."""
     cost_unknown: int = 0
-    """Calls that used tokens and have no cost."""
+    """Number of calls that used tokens but have no cost."""
 
     def add_call(self, call: costs.Call) -> None:
-        """Counts one call; ``call``: its steps."""
+        """Counts one call. ``call`` is the list of its steps."""
         consumed = costs.has_consumed(call)
         sent, sampled, cost = costs.tokens_of(call, "input"), costs.tokens_of(call, "output"), costs.cost_of(call)
         self.add(
@@ -62,7 +62,7 @@ class CallTotals:
         )
 
     def add(self, other: CallTotals) -> None:
-        """Adds the totals of another."""
+        """Adds another object's totals to this one."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for place, amount in other.amounts.items():
@@ -70,17 +70,17 @@ class CallTotals:
 
     @property
     def known_input(self) -> int | None:
-        """Sum of the known counts; None where there are calls, and none of them has one."""
+        """Sum of the known prompt counts; None if there are calls and none has a count."""
         return None if self.input_unknown and not self.input_tokens else self.input_tokens
 
     @property
     def known_output(self) -> int | None:
-        """As ``known_input``, of what was sampled."""
+        """Sum of the known counts of sampled tokens; None as for ``known_input``."""
         return None if self.output_unknown and not self.output_tokens else self.output_tokens
 
     @property
     def cost(self) -> Cost | None:
-        """Sum of the known costs; None where no call has one, or currencies differ."""
+        """Sum of the known costs; None if no call has one, or currencies differ."""
         if len({currency for currency, _ in self.amounts}) != 1:
             return None
         sources: set[Any] = {source for _, source in self.amounts}
@@ -96,13 +96,13 @@ _COUNTS = [one.name for one in fields(CallTotals) if one.name != "amounts"]
 
 @dataclass(slots=True, kw_only=True)
 class Facts:
-    """Of one attempt at one rollout: its trajectory and those opened inside it. Small, and can be pickled."""
+    """Facts about one attempt at one rollout: its trajectory and those opened inside it. Small and picklable."""
 
     key: Key
     trajectory_id: str
-    """Of the rollout's own trajectory; status, reward and the like are this one's alone."""
+    """Id of the rollout's own trajectory. Status, reward and the like describe this trajectory only."""
     episode: str
-    """That the trajectories share, also those that child processes wrote."""
+    """Episode id shared by the trajectories, including those written by child processes."""
     attempt: int
     status: str
     reward: float | None
@@ -114,24 +114,24 @@ class Facts:
     reward_errors: tuple[str, ...]
     """Why rewards are missing: the name of each function that failed, with its exception."""
     usage: CallTotals
-    """Of the agent's calls, sub-agents included."""
+    """Totals of the agent's calls, including sub-agents."""
     reward_usage: CallTotals
-    """Of the calls that reward functions made."""
+    """Totals of the calls made by reward functions."""
     latencies: array[float]
-    """float32, seconds: of each of the agent's calls that was answered."""
+    """float32, seconds: latency of each answered call of the agent."""
     first_tokens: array[float]
-    """float32, seconds to the first token: of the calls that have one."""
+    """float32, seconds: time to the first token of each call that has one."""
     steps: int
-    """Of the agent, sub-agents included."""
+    """Number of the agent's steps, including sub-agents."""
     steps_with_ids: int
     turns: int = 0
-    """Steps that were to be sent as the ids of earlier ones."""
+    """Number of steps whose prompt should be sent as the ids of earlier steps."""
     exact_turns: int = 0
-    """Of these, those that were."""
+    """Number of these steps that were sent so."""
     without_ids: Counter[str]
     """Steps without completion ids, by the reason."""
     drift: int
-    """Places where prompts repeat completions in other ids."""
+    """Number of places where a prompt repeats a completion with different ids."""
 
 
 def facts_of(episode: Sequence[Trajectory]) -> Facts | None:

@@ -38,7 +38,7 @@ _LOCK_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hashes:
-    """What a run is made of, as SHA-256 of 16 hexadecimal digits each.
+    """Hashes of a run's inputs: the first 16 hexadecimal digits of each SHA-256.
 
     The agent's hash is that of the file that its function or class is defined in, with its qualified name and the
     arguments of a ``functools.partial``. Any change of that file changes it, a comment's too; a change of what the file
@@ -100,7 +100,7 @@ def _hash(value: Any) -> str:
 
 
 class History:
-    """The history at a place. Where it cannot be read or written, a warning is logged, and the run goes on.
+    """The history of runs at a place. If it cannot be read or written, a warning is logged and the run continues.
 
     Args:
         place: path of the history file; or the address of a folder, such as ``s3://bucket/runs``.
@@ -312,7 +312,7 @@ def _day(time: str) -> str:
 
 
 def sentences(last: Last, hashes: Hashes) -> list[str]:
-    """What differs from the last run; empty where there was none."""
+    """Describes what differs from the last run; empty without an earlier run."""
     before = last.hashes
     if before is None:
         return []

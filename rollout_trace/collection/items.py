@@ -10,10 +10,10 @@ TIMEOUT = "RolloutTimeout"
 
 
 class Key(NamedTuple):
-    """What identifies a rollout in an output, however often it was tried."""
+    """Identifies a rollout in an output, however many attempts it has."""
 
     agent: str
-    """The trajectory's name."""
+    """Name of the trajectory."""
     task: str
     """Id of the task."""
     index: int  # type: ignore[assignment]  # In the place of `tuple.index`, which nobody needs here.
@@ -26,23 +26,23 @@ class TaskItem:
 
     id: str
     value: Any
-    """What the agent is called with: the task as the user gave it."""
+    """The argument of the agent: the task as the user gave it."""
     digest: str
-    """Of its content: 12 hexadecimal digits of a SHA-256."""
+    """Hash of its content: 12 hexadecimal digits of a SHA-256."""
     round: int = 1
-    """Of a stream of tasks in which one may come again: how often it has come, this time included."""
+    """How often the task has come in a stream that may repeat tasks, including this time."""
     samples: int | None = None
-    """Rollouts of it, whose group somebody waits for; None: as many as of any task."""
+    """Number of its rollouts, if the caller waits for this task's group; None: as many as for other tasks."""
 
     @property
     def group(self) -> str:
-        """Id of its group, where ids of groups do not begin with the agent's name."""
+        """Id of its group, without the agent's name in front."""
         return self.id if self.round == 1 else f"{self.id}#{self.round}"
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How failed rollouts are tried again."""
+    """Rules for retrying failed rollouts."""
 
     retries: int = 0
     """Most further attempts."""
@@ -53,11 +53,11 @@ class RetryPolicy:
     longest_wait: float = 60.0
 
     def applies(self, kinds: tuple[str, ...], failures: int) -> bool:
-        """Whether another attempt follows, after so many in this run that failed."""
+        """Returns whether another attempt follows after this many failures in this run."""
         if failures > self.retries or not kinds:
             return False
         return kinds[0] != TIMEOUT if self.kinds is None else not self.kinds.isdisjoint(kinds)
 
     def wait(self, failures: int) -> float:
-        """Seconds to wait after so many failed attempts."""
+        """Returns the seconds to wait after this many failed attempts."""
         return min(self.longest_wait, self.first_wait * 2.0 ** min(failures - 1, 30))

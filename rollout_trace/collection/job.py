@@ -1,4 +1,4 @@
-"""What one run of an agent needs, wherever it is made, and what comes of it: both can be pickled. Who makes it."""
+"""Jobs, which hold what one run of an agent needs anywhere, their outcomes (both picklable), and executors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What all jobs of one run of ``collect`` share."""
+    """Data shared by all jobs of one run of ``collect``."""
 
     run_id: str
-    """Of this run of ``collect``."""
+    """Id of this run of ``collect``."""
     name: str
-    """Of the trajectories."""
+    """Name of the trajectories."""
     agent: Agent
     rewards: Rewards | None
     retries: RetryPolicy
@@ -34,29 +34,29 @@ class Work:
     recording: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``rt.recording``."""
     instrument: bool = True
-    """Whether the clients of the process are recorded without being wrapped."""
+    """Whether to record all clients of the process without wrapping them."""
     engine: Any = None
-    """Of these clients; as for ``rt.instrument``."""
+    """Engine behind these clients, as for ``rt.instrument``."""
     timeout: float | None = None
-    """Seconds for one attempt."""
+    """Seconds allowed for one attempt."""
     groups_by_name: bool = False
-    """Whether the group's id has the agent's name in it: several agents, or models, share the output."""
+    """Whether group ids contain the agent's name, because several agents or models share the output."""
     artifacts: str = ""
-    """Folder of what agents leave; one folder a rollout is made in it, on use."""
+    """Folder for files of the agents; each rollout gets a subfolder on first use."""
     logs: str | None = None
-    """Folder of the log files, one a rollout; None for none."""
+    """Folder for the log files, one per rollout; None for no logs."""
     hands_over: bool = False
-    """Whether each outcome of another process brings its trajectories along."""
+    """Whether outcomes from other processes include their trajectories."""
 
     @property
     def shown_output(self) -> str:
-        """The output for people and for other files: without the user and password that an address may have."""
+        """The output for messages and other files: an address without user and password."""
         return "no file" if self.output is None else shown(self.output)
 
     def finish(self) -> None:
-        """Completes what this process wrote in the run, and closes its output. Does nothing where it made no rollout.
+        """Finishes writing the rollouts of this process and closes its output. Does nothing if it made none.
 
-        For executors, when they end a worker. The end of a process does the same.
+        Executors call it when they end a worker. The end of a process does the same.
 
         Raises:
             WriteError: something could not be written.
@@ -69,7 +69,7 @@ class Work:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One attempt at one rollout. ``run()`` makes it, in any process."""
+    """One attempt at one rollout. ``run()`` makes the attempt, in any process."""
 
     work: Work
     """What all jobs of the run share: the agent, the output, the options."""
@@ -80,17 +80,17 @@ class Job:
     seed: int | None = None
     """Seed of the rollout; None without one."""
     attempt: int = 1
-    """From 1."""
+    """Number of the attempt, from 1."""
     retry_of: str | None = None
-    """Id of the trajectory of the attempt before."""
+    """Id of the trajectory of the previous attempt."""
     policy_version: str | int | None = None
     """Version of the weights when the attempt began; None where none was given."""
     failures: int = 0
-    """Attempts before it in this run of ``collect`` that are tried again: what ``retries`` counts."""
+    """Number of earlier failed attempts in this run of ``collect``, as counted against ``retries``."""
 
     @property
     def key(self) -> Key:
-        """The rollout that this is an attempt at."""
+        """Key of the rollout that this is an attempt at."""
         return Key(self.work.name, self.task.id, self.index)
 
     @property
@@ -101,15 +101,15 @@ class Job:
     def run(self) -> Outcome:
         """Runs the agent in this process, and returns when the trajectory is in the output.
 
-        For executors: it may be called in any thread without an event loop, several times at once. The first call in a
-        process opens the output. ``job.work.finish()`` closes it, and so does the end of the process.
+        Executors may call it in any thread without an event loop, several times at once. The first call in a process
+        opens the output; ``job.work.finish()`` or the end of the process closes it.
         """
         from rollout_trace.collection.serving import run_job
 
         return run_job(self)
 
     async def arun(self) -> Outcome:
-        """As ``run``, in the running event loop."""
+        """Does what ``run`` does, in the running event loop."""
         from rollout_trace.collection.serving import arun_job
 
         return await arun_job(self)
@@ -118,12 +118,12 @@ class Job:
 @document_fields
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of one attempt at one rollout."""
+    """Result of one attempt at one rollout."""
 
     key: Key
     """The rollout that was attempted."""
     attempt: int
-    """From 1."""
+    """Number of the attempt, from 1."""
     trajectory_id: str
     """Id of the trajectory of the attempt."""
     status: str
@@ -139,36 +139,34 @@ class Outcome:
     reward_errors: tuple[str, ...] = ()
     """Why rewards are missing: the name of each function that failed, with its exception."""
     will_retry: bool = False
-    """Whether another attempt follows: it failed in a way that is retried, and attempts are left."""
+    """Whether another attempt follows: the failure is one to retry, and attempts are left."""
     is_left_behind: bool = False
-    """Whether the agent could not be stopped, and runs on in its thread."""
+    """Whether the agent could not be stopped and is still running in its thread."""
     seconds: float = 0.0
-    """From the begin of the attempt to its end, without the reward."""
+    """Seconds from the start of the attempt to its end, without computing the reward."""
     facts: Facts | None = None
-    """What its trajectories hold, once they are written; None before."""
+    """Facts about its trajectories, once they are written; None before."""
     trajectories: Sequence[Trajectory] = ()
-    """Its trajectories, where another process made them and they are asked for."""
+    """Its trajectories, if another process made them and they were asked for."""
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Makes rollouts somewhere: in this process, in others, on other machines."""
+    """Makes rollouts in this process, in other processes or on other machines."""
 
     async def run(self, job: Job) -> Outcome:
-        """Makes one rollout: has ``job.run()`` or ``job.arun()`` called somewhere, and returns what it returns.
+        """Makes one rollout: calls ``job.run()`` or ``job.arun()`` somewhere, and returns the result.
 
-        Called for as many jobs at the same time as ``concurrency`` allows. A cancelled call stops the rollout, if that
-        is possible.
+        It is called for up to ``concurrency`` jobs at the same time. Cancelling a call stops the rollout, if possible.
 
         Raises:
-            WorkerLost: the process that was making it has ended. The rollout is made again.
+            WorkerLost: the process that was making the rollout has ended. The rollout is made again.
         """
 
     async def close(self) -> None:
-        """Ends the workers, when no rollout is left. In each that made one, what it wrote is complete first.
+        """Ends the workers when no rollouts are left. Each worker finishes its output first.
 
-        A worker that ends by itself (its interpreter exits) completes what it wrote; one that is killed leaves its
-        journal.
+        A worker that exits by itself finishes its output; one that is killed leaves its journal.
         """
 
 
@@ -177,4 +175,4 @@ class WorkerLost(RuntimeError):
 
 
 class RolloutTimeout(TimeoutError):
-    """A rollout took longer than ``timeout=``; what was recorded of it is kept."""
+    """A rollout took longer than ``timeout=``. What was recorded until then is kept."""

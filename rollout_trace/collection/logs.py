@@ -51,7 +51,7 @@ _installed = 0
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One attempt of an agent at one task, for ``agent(task, rollout)``."""
+    """One attempt of an agent at one task: the second argument of ``agent(task, rollout)``."""
 
     task_id: str
     """Id of the task."""
@@ -62,17 +62,17 @@ class Rollout:
     seed: int | None = None
     """``seed + index`` of ``rt.collect(seed=...)``; None without one."""
     attempt: int = 1
-    """From 1; above it, the attempts before failed."""
+    """Number of the attempt, from 1. Above 1, the earlier attempts failed."""
     name: str = "agent"
-    """Of the trajectory."""
+    """Name of the trajectory."""
     log: logging.Logger = field(repr=False)
-    """A logger of its own: with ``logs=True`` it writes to the rollout's file."""
+    """Logger of this rollout. With ``logs=True`` it writes to the rollout's own log file."""
     artifacts: str = field(default="", repr=False)
     """Folder that the rollouts of this run share."""
 
     @property
     def folder(self) -> Path:
-        """A folder for files of this attempt, made on first use."""
+        """Folder for files of this attempt, created on first use."""
         place = Path(self.artifacts, safe_name(self.task_id), f"{self.index}-{self.attempt}")
         place.mkdir(parents=True, exist_ok=True)
         return place
@@ -205,7 +205,7 @@ class RolloutLogs:
         self._is_installed = False
 
     def install(self) -> None:
-        """From now on, what all loggers of this process log in the context of a rollout is in its file too."""
+        """From now on, also writes to a rollout's file what any logger of this process logs in its context."""
         global _patches, _installed
         if self._folder is None or self._is_installed:
             return

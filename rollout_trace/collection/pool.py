@@ -41,7 +41,7 @@ class PoolWorker(ABC):
 
     @property
     def is_full(self) -> bool:
-        """Whether it is given no more rollouts."""
+        """Whether the worker takes no more rollouts."""
         return self.is_retired or self.given == self.quota
 
     @abstractmethod
@@ -55,15 +55,15 @@ class PoolWorker(ABC):
 
     @abstractmethod
     def begin(self, job: Job) -> asyncio.Future[Outcome]:
-        """Has it make a rollout."""
+        """Starts a rollout in the worker."""
 
     @abstractmethod
     def stop(self, made: asyncio.Future[Outcome]) -> None:
-        """Has it stop one that it makes. The future is done when it has."""
+        """Stops one of the worker's rollouts. The future is done when it has stopped."""
 
     @abstractmethod
     async def end(self) -> None:
-        """Has it complete what it wrote and end; returns when it has ended. Never raises."""
+        """Lets the worker finish its output and end; returns when it has ended. Never raises."""
 
     @abstractmethod
     def ask(self) -> asyncio.Future[None]:
@@ -100,7 +100,7 @@ Worker = TypeVar("Worker", bound=PoolWorker)
 
 
 class Pool(Generic[Worker]):
-    """Starts workers when they are needed, at most so many, and gives each rollout to the one that makes the fewest.
+    """Starts workers on demand, up to a maximum, and gives each rollout to the least busy one.
 
     The first one has to be ready before others are started: what hinders one hinders all.
 
@@ -125,7 +125,7 @@ class Pool(Generic[Worker]):
         """Set, and replaced, when a worker may be free for those that wait."""
 
     async def make(self, job: Job) -> Outcome:
-        """Has a worker make a rollout.
+        """Makes a rollout in one of the workers.
 
         Raises:
             WorkerLost: the worker has ended.
@@ -251,7 +251,7 @@ class Pool(Generic[Worker]):
         self._changed()
 
     def _changed(self) -> None:
-        """Has those that wait look again, in their order."""
+        """Wakes the waiting callers, in their order."""
         self._change.set()
         self._change = asyncio.Event()
 

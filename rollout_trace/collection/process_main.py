@@ -82,7 +82,7 @@ class _Link:
         self._lock = threading.Lock()
 
     def receive(self) -> tuple[Any, ...]:
-        """Waits for what is to be done.
+        """Waits for the next request.
 
         Ends this process where its starter has ended. What it recorded is in its journal, which the next run recovers.
         Without writing first: the next run would begin meanwhile and leave alone what a living process has; and what
@@ -132,7 +132,7 @@ class _Server:
         self._link.send(number, "made", None)
 
     def _read(self, loop: asyncio.AbstractEventLoop, last: asyncio.Future[int]) -> None:
-        """Takes what is to be done, on a thread: an agent may hold up the event loop."""
+        """Reads requests on a thread, because an agent may block the event loop."""
         while True:
             kind, number, *rest = self._link.receive()
             if kind == "work":

@@ -91,7 +91,7 @@ class WorkerProcess(PoolWorker):
         self._run = asyncio.ensure_future(self._serve())
 
     async def open(self, work: Work) -> None:
-        """As of ``PoolWorker``.
+        """Opens the worker, as in ``PoolWorker``.
 
         Raises:
             TypeError: the work cannot be pickled, or not made again there.

@@ -15,24 +15,23 @@ from rollout_trace.collection.process_worker import WorkerProcess
 
 
 class ProcessExecutor:
-    """Makes rollouts in processes that it starts, for ``rt.collect(executor=rt.ProcessExecutor())``.
+    """Makes rollouts in worker processes, for ``rt.collect(executor=rt.ProcessExecutor())``.
 
-    Each process makes several rollouts at once where ``concurrency`` is larger than ``processes``. One that ends, by a
-    crash or for want of memory, is replaced; its rollouts are made again, each alone in a process the next time. One
-    in which a rollout was left behind, because it could not be stopped when its time was over, is replaced when its
-    other rollouts have ended.
+    Each process makes several rollouts at once if ``concurrency`` is larger than ``processes``. A process that crashes
+    or runs out of memory is replaced, and its rollouts are made again, each alone in a process. A process in which a
+    timed-out rollout could not be stopped is replaced when its other rollouts have ended.
 
-    The agent and the reward functions are pickled: they are defined at the top level of a module, and a program that
-    calls ``collect`` does so under ``if __name__ == "__main__":``.
+    The agent and the reward functions are pickled: define them at the top level of a module, and call ``collect`` under
+    ``if __name__ == "__main__":``.
 
     Args:
-        processes: at most so many. None: as many as there are cores.
-        rollouts_per_process: a process is replaced after so many. None: it is used until the end.
-        grace: seconds until a process is killed that does not answer when the timeout of a rollout is over, or that
-            does not end when it is told to.
+        processes: maximum number of processes. None: the number of cores.
+        rollouts_per_process: number of rollouts after which a process is replaced. None: it is used until the end.
+        grace: seconds to wait before killing a process that does not respond to the timeout of a rollout, or that does
+            not end when told to.
 
     Raises:
-        TypeError, ValueError: an argument is no number of the kind, or too small.
+        TypeError, ValueError: an argument is not a number of the right kind, or is too small.
     """
 
     def __init__(
@@ -65,11 +64,11 @@ class ProcessExecutor:
         return await self._pool.make(job)
 
     def check(self, work: Work) -> None:
-        """Raises TypeError where the agent or a reward cannot be sent to a process, before any rollout is made."""
+        """Raises TypeError if the agent or a reward cannot be sent to a process, before any rollout is made."""
         self._load(work)
 
     async def close(self) -> None:
-        """Has each process complete what it wrote, and end. The executor can be used again."""
+        """Lets each process finish its output, and ends it. The executor can be used again."""
         pool, self._pool = self._pool, None
         self._works.clear()
         if pool is not None:

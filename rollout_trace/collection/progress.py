@@ -1,4 +1,4 @@
-"""How far a run of ``collect`` is, computed while it runs, and what those who show it have in common."""
+"""Progress of a run of ``collect``, computed while it runs, and what its displays have in common."""
 
 from __future__ import annotations
 
@@ -31,66 +31,66 @@ _SAMPLES = 240
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is."""
+    """Progress of a run of ``rt.collect`` or ``rt.rollouts``."""
 
     run_id: str
     """Id of this run of ``collect``."""
     output: str
-    """Path or address."""
+    """Path or address of the output."""
     state: State = "running"
-    """``running``, ``stopping`` (no further rollouts are begun) or ``ended``."""
+    """``running``, ``stopping`` (no new rollouts start) or ``ended``."""
     planned: int
-    """Rollouts of the whole plan, those in the output included."""
+    """Number of planned rollouts, including those already in the output."""
     earlier: int = 0
-    """Rollouts that were in the output before this run, and are not made again."""
+    """Number of rollouts that were in the output before this run and are not made again."""
     ended: int = 0
-    """Rollouts that have ended in this run; one that is tried again has not."""
+    """Number of rollouts that have ended in this run; one that is retried has not ended."""
     running: int = 0
-    """Rollouts that run now."""
+    """Number of rollouts running now."""
     by_status: Mapping[str, int] = field(default_factory=dict)
-    """Rollouts of this run by status: ``completed``, ``failed``, ``timeout``, ``aborted``."""
+    """Number of this run's rollouts by status: ``completed``, ``failed``, ``timeout``, ``aborted``."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Rollouts of this run that failed, by the class of the exception; ``RolloutTimeout`` where one took too long."""
+    """Number of this run's failed rollouts by exception class; ``RolloutTimeout`` for those that took too long."""
     retried: int = 0
-    """Attempts that another one followed."""
+    """Number of attempts that were retried."""
     left_behind: int = 0
-    """Agents that could not be stopped, and run on in their threads."""
+    """Number of agents that could not be stopped and are still running in their threads."""
     reward_failures: int = 0
-    """Rollouts for which a reward function failed."""
+    """Number of rollouts for which a reward function failed."""
     calls: int = 0
-    """Calls to models, of rollouts that have been written."""
+    """Number of model calls in the rollouts written so far."""
     input_tokens: int = 0
-    """Sum of what is known."""
+    """Sum of the known values."""
     output_tokens: int = 0
-    """Sum of what is known."""
+    """Sum of the known values."""
     tokens_per_second: float | None = None
-    """Output tokens of rollouts that ended, over about the last 30 seconds; None while none are known."""
+    """Output tokens per second of finished rollouts, over about the last 30 seconds; None while none are known."""
     mean_reward: float | None = None
-    """Of all rollouts that have one, earlier ones included."""
+    """Mean of all known rewards, including earlier rollouts."""
     n_scored: int = 0
-    """Rollouts that have a reward, earlier ones included."""
+    """Number of rollouts with a reward, including earlier ones."""
     exact_turns: float | None = None
-    """Share of the steps with exact turns that were sent as ids, from 0 to 1; None where none was to be sent so."""
+    """Share of steps sent as ids, from 0 to 1, among those that exact turns apply to; None if there are none."""
     taken: int = 0
-    """Of ``rt.rollouts``: groups that were handed over."""
+    """For ``rt.rollouts``: number of groups handed over."""
     ready: int = 0
-    """Of ``rt.rollouts``: complete groups that wait to be taken."""
+    """For ``rt.rollouts``: number of complete groups waiting to be taken."""
     stale: int = 0
-    """Of ``rt.rollouts``: rollouts that were older than ``max_lag`` allows when they could have been handed over."""
+    """For ``rt.rollouts``: number of rollouts that were older than ``max_lag`` allows when they were due."""
     dropped: int = 0
-    """Of ``rt.rollouts``: groups that were given up, since rollouts of theirs were too old again and again."""
+    """For ``rt.rollouts``: number of groups given up because their rollouts were repeatedly too old."""
     cost: Cost | None = None
-    """Sum of what is known."""
+    """Sum of the known values."""
     elapsed: float = 0.0
     """Seconds since the run began."""
     eta: float | None = None
-    """Seconds until the end, as fast as rollouts ended lately; None while none has."""
+    """Estimated seconds until the end, at the recent speed; None until a rollout has ended."""
     latest_failure: str | None = None
-    """The rollout that failed last, with its exception, on one line."""
+    """The most recent failed rollout and its exception, on one line."""
 
     @property
     def done(self) -> int:
-        """Rollouts that need not be made any more: earlier ones, and those that ended."""
+        """Number of finished rollouts: earlier ones, and those that ended in this run."""
         return self.earlier + self.ended
 
 
@@ -153,7 +153,7 @@ class Monitor:
         self._latest_failure = guard.printable(f"{outcome.key.task}[{outcome.key.index}] {outcome.status}{text}", 300)
 
     def progress(self, running: int) -> Progress:
-        """How far the run is now, with so many rollouts running."""
+        """Returns the run's progress, with this many rollouts running."""
         tally, stream, now = self._tally, self._stream, self._clock()
         self._rate.add(now, tally.ended, tally.output_tokens)
         return Progress(

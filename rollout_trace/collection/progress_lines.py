@@ -75,7 +75,7 @@ def kinds(failures: Mapping[str, int], shown: int = _SHOWN_KINDS) -> str:
 
 
 def _first(progress: Progress) -> list[Piece]:
-    """How far it is."""
+    """Returns the line on how far the run is."""
     found = [Piece(f"{progress.done:,}/{progress.planned:,}", 0, "bold")]
     if progress.planned:
         # Rounded down: 100% is the end.
@@ -94,7 +94,7 @@ def _first(progress: Progress) -> list[Piece]:
 
 
 def _second(progress: Progress) -> list[Piece]:
-    """How well it goes."""
+    """Returns the line on how well the run goes."""
     found = []
     if number := sum(progress.by_status.values()) - progress.by_status.get("completed", 0):
         text = f"{number:,} failed"

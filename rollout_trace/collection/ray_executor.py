@@ -22,26 +22,27 @@ CONNECT_SECONDS = 10.0
 class RayExecutor:
     """Makes rollouts in actors of a Ray cluster, for ``rt.collect(executor=rt.RayExecutor())``. Needs the extra ray.
 
-    Each actor makes several rollouts at once where ``concurrency`` is larger than ``actors``, and writes shards of its
-    own: give ``collect`` a folder that all nodes see, or an address. Ray's own clean-up applies to the rest: an actor
-    that is lost is replaced, and its rollouts are made again.
+    Each actor makes several rollouts at once if ``concurrency`` is larger than ``actors``, and writes its own shards:
+    give ``collect`` a folder that all nodes can reach, or an address. A lost actor is replaced, and its rollouts are
+    made again; Ray cleans up the rest.
 
-    The cluster is the one that this process is connected to (``ray.init``); else that at ``address``; else the one that
-    ``RAY_ADDRESS`` names or that runs on this machine; else one is started here, and ended with the collection.
+    The cluster is the one this process is connected to (``ray.init``); otherwise the one at ``address``; otherwise the
+    one that ``RAY_ADDRESS`` names or that runs on this machine; otherwise one is started here, and ended with the
+    collection.
 
     Args:
-        address: of the cluster, as for ``ray.init``.
-        actors: at most so many. None: as many as the CPUs of the cluster allow when the first rollout begins.
-        num_cpus: CPUs of each actor, for Ray's account; 0.5 for agents that mostly wait.
+        address: address of the cluster, as for ``ray.init``.
+        actors: maximum number of actors. None: as many as the cluster's CPUs allow when the first rollout begins.
+        num_cpus: CPUs that Ray reserves for each actor; 0.5 suits agents that mostly wait.
         num_gpus: GPUs of each actor.
         resources: further resources of each actor, by name.
         runtime_env: as for Ray: packages, environment variables, ``{"working_dir": "."}`` for the agent's code.
-        rollouts_per_actor: an actor is replaced after so many. None: it is used until the end.
-        grace: seconds until an actor is killed that does not answer when the timeout of a rollout is over, or that does
-            not end when it is told to.
+        rollouts_per_actor: number of rollouts after which an actor is replaced. None: it is used until the end.
+        grace: seconds to wait before killing an actor that does not respond to the timeout of a rollout, or that does
+            not end when told to.
 
     Raises:
-        TypeError, ValueError: an argument is no number of the kind, or too small.
+        TypeError, ValueError: an argument is not a number of the right kind, or is too small.
         ImportError: Ray is not installed.
     """
 
@@ -94,7 +95,7 @@ class RayExecutor:
         return await self._pool.make(job)
 
     async def close(self) -> None:
-        """Has each actor complete what it wrote, and ends it. A cluster that ran before goes on."""
+        """Lets each actor finish its output, and ends it. A cluster that was running before keeps running."""
         pool, self._pool = self._pool, None
         connecting, self._connecting = self._connecting, None
         try:
@@ -131,7 +132,7 @@ class RayExecutor:
             )
 
     def _room(self) -> int:
-        """How many actors the CPUs of the cluster have room for."""
+        """Returns the number of actors for which the cluster has CPUs."""
         cpus = float(self._ray.cluster_resources().get("CPU", 1))
         return max(1, int(cpus / self.num_cpus)) if self.num_cpus else max(1, int(cpus))
 

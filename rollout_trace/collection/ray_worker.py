@@ -85,7 +85,7 @@ class RayWorker(PoolWorker):
         self._actor = ray.remote(RolloutActor).options(max_concurrency=MOST_AT_ONCE, **options).remote()
 
     async def open(self, work: Work) -> None:
-        """As of ``PoolWorker``. Raises TypeError where the agent or a reward cannot be made again there."""
+        """Opens the worker, as in ``PoolWorker``. Raises TypeError if the agent or a reward cannot be rebuilt there."""
         number, reference = self._load(work)
         if number not in self._opened:
             self._opened[number] = asyncio.ensure_future(self._result(self._actor.open.remote(number, reference)))
@@ -166,7 +166,7 @@ class RayWorker(PoolWorker):
         return outcome
 
     async def _result(self, reference: Any) -> Any:
-        """What a call returned. Raises what it raised, CancelledError, or WorkerLost where the actor has ended."""
+        """Returns a call's result. Raises its exception, CancelledError, or WorkerLost if the actor has ended."""
         ray = self._ray
         try:
             return await asyncio.wrap_future(reference.future())

@@ -1,4 +1,4 @@
-"""Who is told the progress of a run of ``collect``: a bar, lines or a function of the user's; and ``status.json``."""
+"""Reporters of the progress of a run of ``collect``: a bar, lines, a user's function, and ``status.json``."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Callback(Reporter):
 
 
 def reporter_for(progress: bool | Callable[[Progress], object] | None) -> Reporter:
-    """Who shows the progress.
+    """Returns the reporter that shows the progress.
 
     Args:
         progress: None or True: a bar where stderr is a terminal and rich is installed, else lines; False: nobody; a
@@ -173,7 +173,7 @@ def write_status(path: str | os.PathLike[str], progress: Progress, *, started_at
 
 
 def _sound(value: Any) -> Any:
-    """Text that is no valid Unicode, as file names can be, with its bad parts escaped: JSON cannot hold it."""
+    """Escapes invalid Unicode in a text, as in some file names, because JSON cannot hold it."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -204,7 +204,7 @@ class StatusFile(Reporter):
         self.update(progress)
 
     def update(self, progress: Progress) -> None:
-        """Writes it, unless it was written within the last second, or the write before has not ended."""
+        """Writes the file, unless it was written within the last second or a write is still in progress."""
         now = self._clock()
         if now - self._written >= EVERY and self._waiting.empty():
             self._written = now

@@ -28,7 +28,7 @@ Spool: TypeAlias = "str | os.PathLike[str] | None"
 
 @dataclass(slots=True)
 class Earlier:
-    """What an output holds."""
+    """Rollouts that an output already holds."""
 
     latest: dict[Key, Facts] = field(default_factory=dict)
     """The last attempt at each rollout: of its own trajectory alone."""
@@ -180,7 +180,7 @@ class Plan:
         return len(self.tasks) * self.samples
 
     def jobs(self) -> Iterator[Job]:
-        """The first attempt at each rollout that is to be made, the samples of a task one after the other."""
+        """Yields the first attempt at each rollout to make, with the samples of a task one after the other."""
         for task, key in self._keys():
             if not self.is_done(key):
                 yield self.job(task, key.index)

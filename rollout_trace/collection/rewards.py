@@ -51,7 +51,7 @@ class RewardPart:
         return user_values.is_async(self.function)
 
     def check(self) -> None:
-        """Raises TypeError where it is no function, a generator function, or does not take three arguments."""
+        """Raises TypeError unless it is a function of three arguments that is not a generator function."""
         function = self.function
         if not callable(function):
             raise TypeError(f"reward {self.name!r} is {brief(function)}; give a function: {_TAKES}.")
@@ -149,7 +149,7 @@ async def score(rewards: Rewards, task: Any, result: Any, trajectory: Trajectory
 
 
 class _Scores:
-    """What the functions gave so far."""
+    """Rewards from the functions called so far."""
 
     def __init__(self, trajectory: Trajectory, rewards: Rewards, *, has_result: bool) -> None:
         self._trajectory = trajectory
@@ -160,7 +160,7 @@ class _Scores:
         self._errors: dict[str, str] = {}
 
     def add(self, part: RewardPart, values: Mapping[str, Any]) -> None:
-        """Sets what one function returned. Raises where it is no reward; nothing of it is set then."""
+        """Sets what one function returned. If that is not a reward, raises and sets nothing."""
         trajectory = self._trajectory
         number = values.get("reward")
         checked = None if number is None else user_values.finite_number(number, f"the reward {part.name!r}")
@@ -184,7 +184,7 @@ class _Scores:
             self._total = None
 
     def failed(self, part: RewardPart, error: Exception) -> None:
-        """Notes that a function raised, or returned what is no reward."""
+        """Notes that a function raised, or returned an invalid reward."""
         info = error_info(error)
         # The usual reason, which the exception does not name: "argument of type 'NoneType' is not iterable".
         returned = "" if self._has_result else " (the agent returned None)"

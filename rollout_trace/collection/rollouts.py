@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rollout_trace.wire.profiles import EngineName
 
     class RolloutOptions(TypedDict, total=False):
-        """What ``rt.rollouts`` takes as ``rt.collect`` does."""
+        """Options that ``rt.rollouts`` shares with ``rt.collect``."""
 
         timeout: float | Timeouts | None
         retries: int | Retries
@@ -67,40 +67,40 @@ def rollouts(
     log: Callable[[dict[str, float]], object] | None = None,
     **options: Unpack[RolloutOptions],
 ) -> Rollouts:
-    """Runs an agent over tasks as ``rt.collect`` does, and gives each group as soon as it is complete.
+    """Runs an agent over tasks as ``rt.collect`` does, and yields each group as soon as it is complete.
 
-    For a trainer that takes groups while it trains: ``for group in rt.rollouts(...)``, or ``async for``. The first
-    group that is asked for begins the rollouts. No further ones are begun while ``in_flight`` of them, in complete
-    groups, wait to be taken. Leaving the loop, ``close()`` or ``await aclose()``, and Ctrl-C cut the rollouts that run,
-    which are written as ``aborted``; nothing else is lost. The same call on the same output goes on from there: groups
-    that were taken do not come again, rollouts that it holds are not made again.
+    Use it in a trainer that takes groups while it trains: ``for group in rt.rollouts(...)``, or ``async for``. Asking
+    for the first group starts the rollouts. No new rollouts start while ``in_flight`` of them wait in complete groups
+    to be taken. Leaving the loop, ``close()``, ``await aclose()`` and Ctrl-C cancel running rollouts, which are written
+    as ``aborted``; nothing else is lost. The same call on the same output continues from there: groups already taken do
+    not come again, and rollouts in the output are not repeated.
 
     Args:
         agent: as for ``rt.collect``.
-        tasks: as for ``rt.collect``. Of an iterator, also an async one, each task is taken when there is room for it:
-            it may be endless, and in it a task may come again; its next group is ``ID#2`` then, with the rollout
-            indexes that follow. A plain iterator must not wait, the event loop would wait with it.
+        tasks: as for ``rt.collect``. From an iterator, sync or async, each task is taken when there is room for it. The
+            iterator may be endless and may repeat a task: the task's next group is then ``ID#2``, and its rollout
+            indexes continue. A sync iterator must not block, because it would block the event loop.
         samples: rollouts of each task; they form a group.
-        in_flight: rollouts at the same time.
-        output: where they are recorded, as for ``rt.collect``; None: nowhere.
+        in_flight: number of rollouts running at the same time.
+        output: where rollouts are recorded, as for ``rt.collect``; None: nowhere.
         reward: as for ``rt.collect``.
         policy_version: version of the weights that answers are sampled from: a number, a text, or a function that
-            returns it and is called when a rollout, a call or a group begins or ends. It is the ``policy_version`` of
-            each step, as of the begin of its call, unless the engine says its own. With an executor of other processes
-            it is that of the begin of the rollout.
-        max_lag: most versions between the begin of a rollout and the taking of its group. One that is older is made
-            again, at most three times; then its group is given up. While a group is made again that one more version
-            would make too old, no other is handed over: the slowest task has its groups, too. Such rollouts are noted
-            in the output as ``metadata["collect"]["stale"]`` and are not to be trained on.
-        order: ``ready``: groups come as they are complete; ``tasks``: in the order of the tasks.
-        log: called at each group that is taken or given up with a dict of figures: ``groups``, ``ready``,
+            returns it and is called when a rollout, a call or a group begins or ends. Each step's ``policy_version`` is
+            the version at the start of its call, unless the engine reports its own. With an executor that uses other
+            processes, it is the version at the start of the rollout.
+        max_lag: maximum number of versions between the start of a rollout and the moment its group is taken. An older
+            rollout is repeated, at most three times; then its group is given up. While a group that one more version
+            would make too old is being repeated, no other group is handed over, so that slow tasks get their groups
+            too. Rollouts that were too old have ``metadata["collect"]["stale"]`` in the output; do not train on them.
+        order: ``ready``: groups come as soon as they are complete; ``tasks``: in the order of the tasks.
+        log: called for each group that is taken or given up, with a dict of figures: ``groups``, ``ready``,
             ``in_flight``, ``stale``, ``dropped``, ``reward`` (mean of the group), ``tokens_per_second``,
-            ``exact_turns`` (share); without those that are not known.
-        options: the other arguments of ``rt.collect``, save ``concurrency``, which is ``in_flight``.
+            ``exact_turns`` (share). Unknown figures are left out.
+        options: the other arguments of ``rt.collect``, except ``concurrency``, which is called ``in_flight`` here.
 
     Returns:
-        An iterator of ``rt.Group``, plain and async. ``trajectories`` of a group are its runs in the order of their
-        samples, failed ones too; what was opened inside them is in ``inside``.
+        An iterator of ``rt.Group``, sync and async. ``trajectories`` of a group are its runs in sample order, including
+        failed ones; trajectories opened inside them are in ``inside``.
 
     Raises:
         TypeError, ValueError, ImportError, OSError: an argument is wrong; before any rollout is made.
@@ -123,7 +123,7 @@ def rollouts(
 
 
 class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
-    """The groups of ``rt.rollouts``, for one consumer, who uses it either plainly or async."""
+    """The groups of ``rt.rollouts``, for a single consumer that iterates either sync or async."""
 
     def __init__(self, session: Session) -> None:
         assert session.stream is not None
@@ -135,7 +135,7 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
 
     @property
     def summary(self) -> CollectSummary | None:
-        """What came of the rollouts, once the stream has ended or is closed; None before."""
+        """Summary of the rollouts once the stream has ended or is closed; None before."""
         return self._session.summary
 
     # Async
@@ -164,7 +164,7 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
         return group
 
     async def aclose(self) -> None:
-        """Cuts the rollouts that run, and waits until all is written."""
+        """Cancels the running rollouts and waits until everything is written."""
         self._is_closed = True
         if self._thread is not None:
             await asyncio.to_thread(self._thread.close)
@@ -204,7 +204,7 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
         return group
 
     def close(self) -> None:
-        """Cuts the rollouts that run, and waits until all is written; after ``async for`` it does not wait."""
+        """Cancels the running rollouts and waits until everything is written; after ``async for`` it does not wait."""
         self._is_closed = True
         if self._thread is not None:
             self._thread.close()

@@ -1,4 +1,4 @@
-"""Makes the rollouts of a plan, so many at a time: retries, stops, and the account of it."""
+"""Makes the rollouts of a plan with limited concurrency, including retries, stopping and bookkeeping."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Source(Protocol):
     """Says which rollouts are made, and is told what comes of them."""
 
     async def next(self) -> Job | None:
-        """The next one, when it may begin; None where there is none any more."""
+        """Returns the next job when it may begin; None when there are no more."""
 
     def begun(self, job: Job) -> Job:
         """Called before each attempt; the job that is made."""
@@ -125,7 +125,7 @@ class Runner:
             slot.cancel()
 
     def progress(self) -> Progress:
-        """How far it is now."""
+        """Returns the current progress."""
         return self.monitor.progress(self._running)
 
     def report(self) -> None:
@@ -154,7 +154,7 @@ class Runner:
             self.report()
 
     async def _make(self, job: Job) -> Outcome:
-        """Makes a rollout, as often as that takes; returns what came of the last attempt."""
+        """Makes a rollout, with retries, and returns the outcome of the last attempt."""
         losses = 0
         while True:
             job = self.source.begun(job)

@@ -40,7 +40,7 @@ _ROUNDS = 3
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """What one call of ``collect`` does."""
+    """One call of ``collect``."""
 
     asked: Plan
     """What was asked for, as if the output held nothing."""

@@ -161,7 +161,7 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def _known(name: str, place: str) -> str:
-    """The name with underscores. Raises SettingsError where there is no such setting."""
+    """Returns the name with underscores. Raises SettingsError if there is no such setting."""
     known = name.replace("-", "_")
     if known in SETTINGS or known in GROUPS:
         return known
@@ -324,7 +324,7 @@ GROUPS = {
 
 
 def _part(group: str, key: Any) -> str:
-    """The setting that a key of a group stands for. Raises TypeError where there is none."""
+    """Returns the setting that a group's key stands for. Raises TypeError if there is none."""
     if key not in GROUPS[group]:
         raise TypeError(f"{group} has the key {brief(key)}; {checks.advice(str(key), GROUPS[group])}")
     return GROUPS[group][key]

@@ -63,7 +63,7 @@ class _Pending:
 
 
 class Listeners(NamedTuple):
-    """What a stream calls."""
+    """Functions that a stream calls."""
 
     stale: Callable[[Sequence[Trajectory]], object] = id
     """With the trajectories of a rollout that was too old."""
@@ -86,7 +86,7 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Pace:
-    """How many groups the consumer takes of one version: of more than it will take, some would be too old."""
+    """Estimates how many groups the consumer takes per version: with more, some would become too old."""
 
     _version: Version | None = None
     _count: int = 0
@@ -179,7 +179,7 @@ class Stream:
     # For the run
 
     async def next(self) -> Job | None:
-        """The rollout to make next, when there is room for it; None where there is none any more."""
+        """Returns the next rollout to make, when there is room for it; None when there are no more."""
         while not self._is_stopped:
             if self._has_room and not self._again:
                 self._take_tasks()
@@ -480,12 +480,12 @@ class Stream:
             self._changed()
 
     def _wake(self) -> None:
-        """Has one of those look again that wait for a rollout to make; it wakes the next one."""
+        """Wakes one of the callers that wait for a rollout to make; it wakes the next one."""
         if self._idle:
             self._idle -= 1
             self._wakes.release()
 
     def _changed(self) -> None:
-        """Has the consumer look again."""
+        """Wakes the consumer."""
         change, self._change = self._change, asyncio.Event()
         change.set()

@@ -1,4 +1,4 @@
-"""What came of a run of ``collect``, for the caller, a person and the history."""
+"""The summary of a run of ``collect``, for the caller, for people and for the history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NARROWEST = 30
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Of all values, with linear interpolation between them; of more than 50,000 within 0.5 %. In seconds."""
+    """Percentiles in seconds, with linear interpolation between values; above 50,000 values, accurate to 0.5 %."""
 
     count: int
     """Number of values."""
@@ -42,142 +42,143 @@ class Percentiles:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRate:
-    """A chance to pass, averaged over tasks."""
+    """A probability of passing, averaged over tasks."""
 
     value: float
     """From 0 to 1."""
     tasks: int
-    """Tasks that it is the mean of: those with at least k scored runs."""
+    """Number of tasks averaged: those with at least k scored runs."""
 
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectSummary:
-    """What came of a run of ``rt.collect``. ``str(summary)`` is what is printed at its end.
+    """Summary of a run of ``rt.collect``. ``str(summary)`` is the text printed at the end of the run.
 
-    Counts of rollouts, statuses and rewards are of the whole plan, with what was in the output before. Calls, tokens,
-    costs, times, ids and drift are of what this run did, failed and repeated attempts included. Missing is None.
+    Rollouts, statuses and rewards cover the whole plan, including rollouts that were in the output before. Calls,
+    tokens, costs, times, ids and drift cover this run only, including failed and repeated attempts. Missing values are
+    None.
     """
 
     run_id: str
     """Id of this run of ``collect``."""
     output: str
-    """Path or address."""
+    """Path or address of the output."""
     planned: int
-    """Rollouts of the whole plan."""
+    """Number of planned rollouts."""
     made: int
-    """Rollouts that this run has made, whatever their status."""
+    """Number of rollouts made by this run, whatever their status."""
     earlier: int
-    """Rollouts that were in the output before, and were not made again."""
+    """Number of rollouts that were in the output before and were not made again."""
     by_status: dict[str, int]
-    """Rollouts by status: ``completed``, ``failed``, ``timeout``, ``aborted``, the most frequent first."""
+    """Number of rollouts by status: ``completed``, ``failed``, ``timeout``, ``aborted``, the most frequent first."""
     errors: dict[str, int]
-    """Rollouts of this run that an exception ended, by its class."""
+    """Number of this run's rollouts that ended with an exception, by its class."""
     attempts: int
-    """Attempts of this run."""
+    """Number of attempts in this run."""
     unwritten: int
-    """Of these, those that are not in the output: the log has the reason."""
+    """Number of attempts that are not in the output; the log has the reason."""
     retried: int
-    """Of these, those that another attempt followed."""
+    """Number of attempts that were retried."""
     left_behind: int
-    """Of these, those whose agent could not be stopped, and ran on in its thread."""
+    """Number of attempts whose agent could not be stopped and kept running in its thread."""
     interrupted: bool
-    """Whether Ctrl-C, or a cancellation, ended the run."""
+    """Whether Ctrl-C or a cancellation ended the run."""
     stopped: str | None
-    """Why the run ended before all rollouts were made; None where nothing stopped it."""
+    """Why the run ended before all rollouts were made; None if it was not stopped."""
     n_tasks: int
-    """Tasks with a rollout."""
+    """Number of tasks with a rollout."""
     n_scored: int
-    """Rollouts with a reward."""
+    """Number of rollouts with a reward."""
     mean_reward: float | None
-    """Of the scored rollouts."""
+    """Mean reward of the scored rollouts."""
     std_reward: float | None
-    """Standard deviation of the sample (n - 1)."""
+    """Sample standard deviation of the rewards (divided by n - 1)."""
     stderr_reward: float | None
     """Standard error of the mean, clustered by task; None with fewer than two tasks."""
     rewards: dict[str, float]
-    """Mean of each named reward, of the rollouts that have it."""
+    """Mean of each named reward, over the rollouts that have it."""
     unscored: dict[str, int]
-    """Rollouts without a reward, by the reason."""
+    """Number of rollouts without a reward, by reason."""
     reward_failures: int
-    """Rollouts of this run with a reward function that failed."""
+    """Number of this run's rollouts for which a reward function failed."""
     threshold: float | None
-    """A run passes with this reward or more: 1 where all rewards are 0 or 1. None: there is no pass@k."""
+    """A run passes with at least this reward: 1 if all rewards are 0 or 1. None: pass@k is not computed."""
     pass_at_k: dict[int, PassRate]
-    """For k = 1, 2, 4, ...: the chance that one of k runs of a task passes."""
+    """For k = 1, 2, 4, ...: the probability that at least one of k runs of a task passes."""
     pass_hat_k: dict[int, PassRate]
-    """pass^k: the chance that all of k runs of a task pass."""
+    """pass^k: the probability that all k runs of a task pass."""
     usage: CallTotals
-    """Calls of the agents, their tokens and costs."""
+    """Calls of the agents, with tokens and costs."""
     reward_usage: CallTotals
-    """Calls of the reward functions."""
+    """Calls of the reward functions, with tokens and costs."""
     latency: Percentiles | None
-    """Of the answered calls of the agents: seconds to the end of the answer."""
+    """Seconds to the end of the answer, over the agents' answered calls."""
     time_to_first_token: Percentiles | None
-    """Of those that were streamed: seconds to the first bytes."""
+    """Seconds to the first bytes, over the streamed ones among these calls."""
     steps: int
-    """Of the agents."""
+    """Number of the agents' steps."""
     steps_with_ids: int
-    """Of these, those with the token ids of their completion."""
+    """Number of steps with token ids of the completion."""
     without_ids: dict[str, int]
-    """The others, by the reason."""
+    """Number of steps without them, by reason."""
     drift: int
-    """Places where a prompt repeats an earlier completion in text, but not in ids: see ``rt.drift()``."""
+    """Number of places where a prompt repeats an earlier completion in text, but not in ids: see ``rt.drift()``."""
     drifted: int
-    """Attempts with such a place."""
+    """Number of attempts with such a place."""
     seconds: float
-    """That the run took."""
+    """Duration of the run in seconds."""
 
     @property
     def not_made(self) -> int:
-        """Rollouts of the plan that are still to be made."""
+        """Number of planned rollouts that are still to be made."""
         return max(0, self.planned - self.made - self.earlier)
 
     @property
     def succeeded(self) -> int:
-        """Rollouts that came to their end, whatever their reward."""
+        """Number of rollouts that completed, whatever their reward."""
         return sum(count for status, count in self.by_status.items() if status not in NOT_SUCCEEDED)
 
     @property
     def ok(self) -> bool:
-        """Whether all of the plan succeeded and is in the output, and no reward function failed."""
+        """Whether all planned rollouts succeeded and are in the output, and no reward function failed."""
         return self.succeeded >= self.planned and not (self.unwritten or self.reward_failures)
 
     @property
     def exit_code(self) -> int:
-        """0; 1 where no rollout succeeded."""
+        """Exit code of the command: 0, or 1 if no rollout succeeded."""
         return 0 if self.succeeded else 1
 
     @property
     def input_tokens(self) -> int | None:
-        """Sum of the known counts of the agents' calls; ``usage.input_unknown`` calls have none. None: no call has."""
+        """Sum of the known prompt counts of the agents' calls; None if no call has one. See ``usage.input_unknown``."""
         return self.usage.known_input
 
     @property
     def output_tokens(self) -> int | None:
-        """As ``input_tokens``, of what was sampled."""
+        """Sum of the known counts of sampled tokens, as for ``input_tokens``."""
         return self.usage.known_output
 
     @property
     def cost(self) -> Cost | None:
-        """Sum of the known costs of the agents' calls; ``usage.cost_unknown`` calls have none.
+        """Sum of the known costs of the agents' calls; ``usage.cost_unknown`` calls have no known cost.
 
-        None where no call has one, or their currencies differ: ``usage.amounts`` has each.
+        None if no call has one, or if currencies differ; ``usage.amounts`` has the cost by currency.
         """
         return self.usage.cost
 
     @property
     def rollouts_per_second(self) -> float | None:
-        """Rollouts that this run made, by its time."""
+        """Number of rollouts made by this run, divided by its duration."""
         return self.made / self.seconds if self.made and self.seconds > 0 else None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them, for ``history.jsonl`` and other programs."""
+        """Returns the fields as JSON values, for ``history.jsonl`` and other programs."""
         found = {item.name: _json(getattr(self, item.name)) for item in dataclasses.fields(self)}
         return {**found, "not_made": self.not_made, "succeeded": self.succeeded, "exit_code": self.exit_code}
 
     def render(self, width: int) -> str:
-        """The summary as lines of at most so many characters."""
+        """Returns the summary as lines of at most ``width`` characters."""
         width = max(width, _NARROWEST)
         return "\n".join(line for name, text in _rows(self) for line in _wrapped(name, text, width))
 

@@ -1,4 +1,4 @@
-"""What has come of a run of ``collect`` so far: counted while it runs, and made a summary at its end."""
+"""Counts of a run of ``collect`` so far, updated while it runs and turned into a summary at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST = 200
 
 
 class Tally:
-    """What has come of a run so far. All methods are called in one thread; each takes constant time.
+    """Counts of a run so far. All methods are called in one thread; each takes constant time.
 
     Statuses and rewards are those of the rollouts; calls, tokens, costs and times those of all attempts of this run.
     """

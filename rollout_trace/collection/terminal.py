@@ -1,4 +1,4 @@
-"""What is printed while a bar is shown appears above the bar: by this process, and by those that make rollouts."""
+"""Shows above the progress bar what this process, and those that make rollouts, print meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _current: WorkerTerminal | None = None
 
 
 class Held:
-    """What is no whole line yet. Thread safe."""
+    """Holds text that is not a complete line yet. Thread-safe."""
 
     def __init__(self, put: Callable[[str], object]) -> None:
         self._put = put
@@ -46,7 +46,7 @@ class Held:
 
 
 class Above:
-    """Takes the place of ``write`` of a stream: passes whole lines on, and holds what is no whole line yet.
+    """Replaces a stream's ``write``: passes on complete lines and holds the rest.
 
     The object that is ``sys.stderr`` stays, only its method is replaced: handlers of ``logging``, and others that took
     the stream before, write above the bar too.

@@ -49,7 +49,7 @@ class Versions:
         return self._latest
 
     def of_call(self) -> Version | None:
-        """As ``now``, for the recorder: where the function fails this is logged, and the latest known one is given."""
+        """Like ``now``, for the recorder: if the function fails, logs that and returns the latest known version."""
         try:
             return self.now()
         except Exception as error:
@@ -60,7 +60,7 @@ class Versions:
             return self._latest
 
     def is_stale(self, began: Version | None, *, after: int = 0) -> bool:
-        """Whether a rollout that began with this version is too old now, or would be after so many more versions."""
+        """Returns whether a rollout begun with this version is too old, now or after this many more versions."""
         if self.max_lag is None:
             return False
         now = self.now()

@@ -26,7 +26,7 @@ _ASSISTANT_ITEMS = frozenset({"function_call", "custom_tool_call", "reasoning"})
 
 
 class Node:
-    """A message that follows those of its ancestors. The root is none.
+    """A message that follows those of its ancestors. The root holds no message.
 
     It refers to its parent alone: a cycle is never freed in trainers that switch the garbage collector off.
     """

@@ -31,30 +31,29 @@ _WILDCARDS = re.compile(r"\[[^\]]*\]|[*?]")
 class Price:
     """Prices of a model's tokens, in units of ``currency`` per million tokens.
 
-    Tokens read from or written to the provider's prompt cache cost the ``input`` price where ``cache_read``
-    or ``cache_write`` is None. A ``PriceTable`` checks the numbers.
+    If ``cache_read`` or ``cache_write`` is None, tokens read from or written to the provider's prompt cache cost the
+    ``input`` price. A ``PriceTable`` checks the numbers.
     """
 
     input: float
-    """For tokens of the prompt."""
+    """Price of prompt tokens."""
     output: float
-    """For tokens of the completion."""
+    """Price of completion tokens."""
     cache_read: float | None = None
-    """For tokens read from the prompt cache."""
+    """Price of tokens read from the prompt cache."""
     cache_write: float | None = None
-    """For tokens written to the prompt cache."""
+    """Price of tokens written to the prompt cache."""
     currency: str = "USD"
-    """Its code, such as ``USD``."""
+    """Currency code, such as ``USD``."""
     cache_write_1h: float | None = None
-    """For tokens written to the prompt cache for an hour. A call with such tokens has no cost where this is None."""
+    """Price of tokens written to the prompt cache for an hour. If None, a call with such tokens has no cost."""
 
 
 class PriceTable:
     """Prices by model name or pattern: ``PriceTable({"gpt-4o": Price(2.5, 10, cache_read=1.25), "gpt-4*": ...})``.
 
-    Patterns are case-sensitive ``fnmatch`` patterns (``*``, ``?``, ``[…]``). Where several match, the full name comes
-    first, then the pattern with the most characters outside its wildcards. ``response_model`` is looked up first; where
-    it has no price, ``model``.
+    Patterns are case-sensitive ``fnmatch`` patterns (``*``, ``?``, ``[…]``). If several match, an exact name wins, then
+    the pattern with the most characters outside wildcards. ``response_model`` is looked up first, then ``model``.
 
     Raises:
         TypeError: a pattern is not a text, or its value is not a ``Price`` of numbers.
@@ -75,7 +74,7 @@ class PriceTable:
         return f"PriceTable({self._prices!r})"
 
     def price(self, model: str | None) -> Price | None:
-        """The price of a model, or None."""
+        """Returns the price of a model, or None."""
         pattern = self._pattern(model)
         return None if pattern is None else self._prices[pattern]
 
@@ -85,13 +84,13 @@ class PriceTable:
         return next((pattern for pattern in self._prices if fnmatchcase(model, pattern)), None)
 
     def cost(self, step: Step) -> Cost | None:
-        """The cost of the step's call with all its choices; None where it is unknown.
+        """Returns the cost of the step's call, including all its choices; None if it is unknown.
 
         A cost set on the step (``source="override"``) comes first, then the cost in the provider's answer
         (``source="provider"``), then this table (``source="table"``): ``usage.input`` counts the whole prompt,
         ``cache_read`` and ``cache_write`` are parts of it, charged at their own prices, or at the input price where the
-        table has none; tokens written for an hour have a price of their own or no cost. A missing cache count is taken
-        as 0. Without both token counts, or without a price, the cost is None.
+        table has none; tokens written for an hour have their own price, or the call has no cost. A missing cache count
+        counts as 0. Without both token counts, or without a price, the cost is None.
         """
         if step.status == "cached":
             return None
@@ -102,9 +101,9 @@ class PriceTable:
         return provider_cost(step) or _table_cost(step.usage, price)
 
     def apply(self, trajectory: Any) -> None:
-        """Sets ``step.cost`` on the first step of each call that has none on any of its steps.
+        """Sets ``step.cost`` on the first step of each call whose steps have no cost yet.
 
-        The prices that its costs were made of go to ``trajectory.environment["prices"]``, by their patterns.
+        Notes the prices it used in ``trajectory.environment["prices"]``, by pattern.
         """
         _fill_costs(trajectory.steps, self.cost)
         used = self.used(trajectory.steps)
@@ -115,7 +114,7 @@ class PriceTable:
             object.__setattr__(trajectory, "environment", {**environment, "prices": prices})
 
     def used(self, steps: Iterable[Step]) -> dict[str, dict[str, Any]]:
-        """The prices that costs with ``source="table"`` were made of: the fields of each ``Price``, by its pattern."""
+        """Returns the prices used for costs with ``source="table"``: the fields of each ``Price``, by its pattern."""
         models = {(step.response_model, step.model) for step in steps if step.cost and step.cost.source == "table"}
         patterns = {self._pattern(answered) or self._pattern(asked) for answered, asked in models}
         found = {pattern: asdict(self._prices[pattern]) for pattern in sorted(filter(None, patterns))}

@@ -1,4 +1,4 @@
-"""Where providers, and the tools whose traces are read, put counts of tokens and costs: one table, a row each.
+"""A table of the places where providers, and tools whose traces are read, put token counts and costs.
 
 To read another provider's, add a row. Its evidence is what ``seen`` names: a recording, or the source of an SDK.
 """

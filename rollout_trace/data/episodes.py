@@ -1,4 +1,4 @@
-"""Which trajectories belong to one rollout (those of one episode), and which attempt at a rollout counts.
+"""Finds the trajectories that belong to one rollout (one episode), and the attempt that counts.
 
 Trajectories come in any order, from any process. ``rt.collect`` notes its attempts in their metadata.
 """
@@ -204,7 +204,7 @@ class Attempts:
         self._thrown: set[str] = set()
 
     def add(self, trajectory: Head) -> None:
-        """Adds a trajectory; does nothing with one that is no attempt at a rollout."""
+        """Adds a trajectory; ignores one that is not an attempt at a rollout."""
         rollout = rollout_of(trajectory)
         if rollout is None:
             return

@@ -1,4 +1,4 @@
-"""What became of a call whose prompt was to be sent as ids."""
+"""Records how a prompt with exact turns was sent."""
 
 from __future__ import annotations
 
@@ -34,30 +34,31 @@ Reason: TypeAlias = Literal[
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactTurn:
-    """How the prompt of a call was sent that continues an earlier step: as ids, or as text and why."""
+    """How the prompt of a call that continues an earlier step was sent: as ids, or as text, and why."""
 
     step_id: str | None = None
-    """The step whose prompt and completion the ids begin with; None where the call went out as text."""
+    """Id of the step whose prompt and completion the ids begin with; None if the call was sent as text."""
     n_ids: int | None = None
-    """Number of ids that were sent; None where the call went out as text."""
+    """Number of ids sent; None if the call was sent as text."""
     reason: Reason | None = None
-    """Why the call went out as text, or that other ids were served (``not_served``); None where it was exact."""
+    """Why the call was sent as text, or ``not_served`` if the server used other ids; None if the turn was exact."""
     detail: str | None = None
     """A sentence with what was found."""
     message: int | None = None
-    """Index of the first message that is not as it was recorded; None where that is not the reason."""
+    """Index of the first message that differs from what was recorded; None if that is not the reason."""
     n_requests: int = 0
-    """Requests to the server's tokenizer that the call made before it."""
+    """Number of requests to the server's tokenizer made before the call."""
     seconds: float = 0.0
-    """Seconds that these took: the call waited for them."""
+    """Seconds that these requests took, during which the call waited."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether the server got ids, and served them."""
+        """Whether ids were sent and the server used them."""
         return self.n_ids is not None and self.reason is None
 
     def sentence(self, number: int | None = None) -> str:
-        """Says what was sent, or why not; the earlier step by its number in the trajectory, where that is given."""
+        """Returns a sentence about what was sent, or why not. ``number``: the earlier step's, named instead of its
+        id."""
         if self.n_ids is None:
             return f"sent as text ({self.reason}): {self.detail}"
         sent = (

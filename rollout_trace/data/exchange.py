@@ -20,27 +20,27 @@ class Exchange:
     """A recorded request and its response, byte for byte. A cassette replays it."""
 
     name: str
-    """Its name among recorded exchanges."""
+    """Name of the exchange among the recorded ones."""
     method: str
     """HTTP method."""
     path: str
-    """May include a query. Never a host."""
+    """Path of the request; it may include a query, never a host."""
     request: bytes
     """Body of the request, without content encoding."""
     status: int | None
-    """None: no answer had begun when the exchange ended."""
+    """HTTP status; None if no answer had begun when the exchange ended."""
     headers: tuple[tuple[str, str], ...]
     """Headers of the response, with lower-case names, as recorded."""
     response: bytes
-    """Without transfer encoding."""
+    """Body of the response, without transfer encoding."""
     chunk_sizes: tuple[int, ...]
     """Sizes of the pieces in which the response arrived, in bytes; they add up to its length."""
     request_content_type: str | None = None
     """``content-type`` of the request."""
     protocol: str | None = None
-    """As ``Step.protocol``; None: the request generates nothing (a list of models, embeddings), or it is not known."""
+    """Protocol, as in ``Step.protocol``; None if it is unknown, or nothing is generated (model lists, embeddings)."""
     call_id: str | None = None
-    """``Step.call_id`` of the call that this is an attempt of; None where it generates nothing, or is not known."""
+    """``Step.call_id`` of the call that this is an attempt of; None if it is unknown, or nothing is generated."""
     chunk_times: tuple[float, ...] = ()
     """Seconds from the request to each piece of the response; files keep microseconds. Empty: not known."""
     outcome: Outcome = "complete"
@@ -49,7 +49,7 @@ class Exchange:
     started_at: datetime | None = None
     """When the request was sent."""
     duration: float | None = None
-    """Seconds to its end."""
+    """Seconds from sending the request to the end of the exchange."""
 
     @property
     def content_type(self) -> str:
@@ -63,6 +63,6 @@ class Exchange:
 
     @property
     def chunks(self) -> list[bytes]:
-        """The response in the pieces in which it arrived."""
+        """Returns the response in the pieces in which it arrived."""
         ends = accumulate(self.chunk_sizes)
         return [self.response[end - size : end] for end, size in zip(ends, self.chunk_sizes, strict=True)]

@@ -1,4 +1,4 @@
-"""What engines send of tokens beside ids and logprobs: the types of the extras of a step.
+"""Types of a step's extras: what engines send about tokens besides ids and logprobs.
 
 Arrays are read-only, and aligned to the token ids. Missing is None, NaN or -1 as each field describes, never zero.
 """
@@ -76,8 +76,8 @@ def _as_array(values: Any, name: str) -> Any:
 class TopTokens(Arrays):
     """The likeliest tokens at each position, in the order in which the engine lists them.
 
-    vLLM lists the token of the position itself first, then the others by rank: with ``k`` requested, a position whose
-    own token is among the k likeliest has all k; of another one the least likely is missing.
+    vLLM lists the position's own token first, then the others by rank. With ``k`` requested, a position has all k
+    likeliest tokens if its own token is among them; otherwise the least likely of the k is missing.
     """
 
     ids: IntArray
@@ -95,7 +95,7 @@ class TopTokens(Arrays):
 class SamplingMask(Arrays):
     """The ids that could be sampled at each position, after top-k, top-p, min-p, grammars and bans.
 
-    Of position i they are ``mask[i]``, which is ``mask.ids[mask.offsets[i]:mask.offsets[i + 1]]``.
+    ``mask[i]`` has the ids of position i, which are ``mask.ids[mask.offsets[i]:mask.offsets[i + 1]]``.
     """
 
     ids: IntArray
@@ -108,7 +108,7 @@ class SamplingMask(Arrays):
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
-        """int64 [positions + 1]: where the ids of each position begin, and the end of the last."""
+        """int64 [positions + 1]: the index in ``ids`` at which each position begins, and the end of the last."""
         import numpy as np
 
         return np.concatenate(([0], np.cumsum(self.counts, dtype=np.int64)))
@@ -164,15 +164,15 @@ def as_policy_spans(values: Any, name: str = "policy_spans") -> tuple[PolicySpan
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraIssue:
-    """Why an extra of a step is missing or withheld, although it was asked for or came. The ids are not affected."""
+    """Why an extra of a step is missing or withheld, although it was requested or sent. The ids are not affected."""
 
     field: str
     """The field of ``Step``: ``routed_experts``, ..."""
     code: str
-    """``malformed``: not of the expected shape; ``not_aligned``: another number of positions than of tokens, or tokens
-    other than those sampled; ``ids_missing``: without ids it has no positions; ``not_in_this_form``: the engine never
-    sends it in answers of this kind, streamed or not; ``refused``: the server refuses to be asked for it;
-    ``not_sent``: asked for, and not in the answer."""
+    """``malformed``: not the expected shape; ``not_aligned``: the number of positions differs from the number of
+    tokens, or the tokens are not the sampled ones; ``ids_missing``: the step has no ids to align it with;
+    ``not_in_this_form``: the engine never sends it in answers of this kind (streamed or unstreamed); ``refused``: the
+    server rejects requests for it; ``not_sent``: requested, but not in the answer."""
     message: str
     """A sentence with what was found."""
 

@@ -62,16 +62,16 @@ def new_id() -> str:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """An error, as reported by the exception or the server. Keys of this process's clients are cut out of it."""
+    """An error as reported by the exception or the server. API keys of this process's clients are removed from it."""
 
     type: str
     """Class of the exception, or the provider's error type."""
     message: str
     """Text of the exception, or the provider's message."""
     code: str | int | None = None
-    """The provider's code."""
+    """The provider's error code."""
     status: int | None = None
-    """HTTP status of the answer that carried the error."""
+    """HTTP status of the answer with the error."""
 
     def __post_init__(self) -> None:
         # Errors often repeat what they refuse, and are shown outside of steps, too.
@@ -96,7 +96,7 @@ class TokenIssue:
     """Why token ids or logprobs of a step are missing, incomplete or withheld: a stable code and a sentence."""
 
     code: str
-    """Stable. All codes: docs/checks.md."""
+    """A stable code; docs/checks.md lists all of them."""
     message: str
     """A sentence with what was found."""
 
@@ -107,17 +107,17 @@ class Usage:
     """Token counts of one call, as reported by the engine. With ``n > 1`` they include all choices of the call."""
 
     input: int | None = None
-    """Tokens of the whole prompt, with those that were read from or written to a cache."""
+    """Tokens of the whole prompt, including those read from or written to a cache."""
     output: int | None = None
-    """Tokens that were sampled."""
+    """Sampled tokens."""
     cache_read: int | None = None
-    """Part of ``input``: read from the provider's cache."""
+    """Part of ``input`` that was read from the provider's cache."""
     cache_write: int | None = None
-    """Part of ``input``: written to the provider's cache."""
+    """Part of ``input`` that was written to the provider's cache."""
     reasoning: int | None = None
-    """Tokens of the reasoning, where the provider counts them."""
+    """Reasoning tokens, if the provider counts them."""
     extra: Mapping[str, Any] | None = None
-    """Further counts, under the provider's own names; nulls are left out."""
+    """Other counts, under the provider's own names; nulls are left out."""
 
 
 @document_fields
@@ -126,9 +126,9 @@ class Cost:
     """The cost of a call."""
 
     amount: float
-    """In units of ``currency``."""
+    """Amount in units of ``currency``."""
     currency: str = "USD"
-    """Its code, such as ``USD``."""
+    """Currency code, such as ``USD``."""
     source: CostSource = "unknown"
     """``override``: set by the user; ``table``: from token counts and prices; ``provider``: from the answer."""
 
@@ -136,16 +136,16 @@ class Cost:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An HTTP exchange of a call."""
+    """One HTTP exchange of a call."""
 
     started_at: datetime | None = None
     """When the request was sent."""
     duration: float | None = None
     """Seconds from sending the request to the end of the answer or to the failure."""
     status: int | None = None
-    """HTTP status; None when no answer came."""
+    """HTTP status; None if no answer came."""
     error: ErrorInfo | None = None
-    """Why it failed; None when it was answered without an error."""
+    """Why the exchange failed; None if it was answered without an error."""
     request_id: str | None = None
     """The server's ``x-request-id``."""
     content_type: str | None = None
@@ -161,11 +161,11 @@ class ToolCall:
     """A tool call in a completion."""
 
     id: str | None = None
-    """The provider's id of the call, which the tool's result refers to."""
+    """The provider's id of the tool call; the tool's result refers to it."""
     name: str | None = None
     """Name of the tool."""
     arguments: str | None = None
-    """The raw argument string, exactly as sampled: usually JSON, but not checked."""
+    """The raw argument string, exactly as sampled. Usually JSON, but not validated."""
     type: str = "function"
     """The provider's type of tool."""
     extra: Mapping[str, Any] | None = None
@@ -175,18 +175,18 @@ class ToolCall:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The message that the model sampled. An empty text beside other parts (tool calls, reasoning, ...) is None."""
+    """The message that the model sampled. An empty text next to other parts (tool calls, reasoning, ...) is None."""
 
     role: str = "assistant"
     """Role of the message."""
     content: str | Sequence[Any] | None = None
     """The text, or the provider's list of content parts."""
     reasoning: str | None = None
-    """Text of the reasoning, where the provider sends it."""
+    """Text of the reasoning, if the provider sends it."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tool calls, in the order in which they were sampled."""
     refusal: str | None = None
-    """Text with which the model refused, where the provider sends it apart from the content."""
+    """The model's refusal text, if the provider sends it separately from the content."""
     extra: Mapping[str, Any] | None = None
     """Other fields of the message (audio, annotations, ...), under the provider's names; nulls are left out."""
 
@@ -205,14 +205,14 @@ class Task:
 @document_fields
 @dataclass(slots=True, kw_only=True)
 class ToolRun:
-    """An execution of a tool."""
+    """One execution of a tool."""
 
     tool_call_id: str | None = None
     """Id of the ``ToolCall`` that it answers."""
     name: str | None = None
     """Name of the tool."""
     arguments: Any = None
-    """Arguments of the execution: the raw argument string, or the decoded value."""
+    """Arguments of the execution: the raw argument string or the decoded value."""
     result: object = None
     """The tool's result. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
     error: ErrorInfo | None = None
@@ -220,7 +220,7 @@ class ToolRun:
     started_at: datetime | None = None
     """When the tool was called."""
     duration: float | None = None
-    """Seconds."""
+    """Duration in seconds."""
     step_id: str | None = None
     """The step whose completion contains the tool call."""
 
@@ -251,25 +251,25 @@ class _TrainerValue:
 class Step:
     """A sampled completion and its call. ``n=2`` gives two steps with the same ``call_id``.
 
-    Recorded fields raise AttributeError on assignment. ``reward``, ``advantage``, ``trainable``, ``policy_version``,
-    ``metadata``, ``cost`` and a trainer's arrays (``trainer_logprobs``, ...) can be set; a reward or advantage that is
-    not a number and metadata that are not a dict raise TypeError, numbers that are not finite ValueError.
+    Assigning to a recorded field raises AttributeError. ``reward``, ``advantage``, ``trainable``, ``policy_version``,
+    ``metadata``, ``cost`` and a trainer's arrays (``trainer_logprobs``, ...) can be set. A reward or advantage that is
+    not a number, or metadata that is not a dict, raises TypeError; a number that is not finite raises ValueError.
     """
 
     id: str
-    """Unique."""
+    """Unique id of the step."""
     call_id: str
-    """Shared by the steps of one call."""
+    """Id of the call, shared by all its steps."""
     choice: int = 0
     """Index of the choice within its call."""
     index: int = 0
-    """Position within the trajectory, in the order the calls began."""
+    """Position within the trajectory, in the order in which calls began."""
     agent: str | None = None
     """Name of the agent that made the call."""
     protocol: str | None = None
     """Protocol of the request: ``openai.chat``, ``anthropic.messages``, ..."""
     engine: str | None = None
-    """The inference server; None where it is unknown."""
+    """The inference server; None if unknown."""
     model: str | None = None
     """The model named in the request."""
     response_model: str | None = None
@@ -282,41 +282,41 @@ class Step:
     Steps share equal messages as one object: do not change them.
     """
     tools: Sequence[Any] | None = None
-    """The tools as sent: a list that cannot be changed, as ``messages``."""
+    """The tools as sent; like ``messages``, a list that cannot be changed."""
     sampling: Mapping[str, Any] | None = None
     """Other fields of the request as sent (temperature, seed, tool_choice, ...), without ``stream`` and its options."""
     completion: Completion | None = None
-    """The sampled message; None where none came."""
+    """The sampled message; None if there was none."""
     finish_reason: str | None = None
     """Why the sampling ended, in the provider's words: ``stop``, ``length``, ``tool_calls``, ``end_turn``, ..."""
     stop_reason: str | int | None = None
-    """The stop text or token id that ended it, where the provider sends it."""
+    """The stop text or token id that ended the sampling, if the provider sends it."""
     prompt_token_ids: IntArray | None = None
     """int32 [prompt length], as reported by the engine."""
     completion_token_ids: IntArray | None = None
-    """int32 [completion length], including the stop token where the engine returns it."""
+    """int32 [completion length], including the stop token if the engine returns it."""
     logprobs: FloatArray | None = None
-    """float32 [completion length], natural logarithm, finite and <= 0. NaN where the engine returned none for a token:
-    the ``token_issue`` is then ``logprobs_incomplete``, and the step is not trained on."""
+    """float32 [completion length], natural logarithm, finite and <= 0. NaN where the engine returned none for a token;
+    the ``token_issue`` is then ``logprobs_incomplete``, and the step is left out of training."""
     top_logprobs: Sequence[Sequence[Mapping[str, Any]]] | None = None
-    """For each completion token, the alternatives as returned by the engine (``token``, ``logprob``, ...). Kept
-    as JSON: each reading builds new lists. Where they have ids, ``top_tokens`` has them as arrays."""
+    """For each completion token, the alternatives as returned by the engine (``token``, ``logprob``, ...). Stored as
+    JSON: each access builds new lists. If they have ids, ``top_tokens`` has them as arrays."""
     token_texts: Sequence[str] | None = None
-    """For each completion token its text, where the engine sent texts with the logprobs; joined they are the text that
-    was sampled, special tokens included. A character that several tokens make is in the last of them, and the others
-    are empty; what is no UTF-8 is U+FFFD. Kept packed: each reading builds a new list."""
+    """The text of each completion token, if the engine sent texts with the logprobs. Joined, they are the sampled text,
+    including special tokens. A character made of several tokens is in the last of them, and the others are empty; bytes
+    that are not UTF-8 become U+FFFD. Stored packed: each access builds a new list."""
     token_source: TokenSource | None = None
-    """``engine``: ids from fields made for them; ``logprobs``: from the names of tokens beside their logprobs;
-    ``retokenized``: made from the text on request. None without ids."""
+    """``engine``: the ids come from dedicated fields of the answer; ``logprobs``: from the token names in the logprobs;
+    ``retokenized``: computed from the text on request. None without ids."""
     logprobs_mode: LogprobsMode | None = None
-    """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; ``constrained``: a grammar,
-    or a list of allowed tokens, was in force, and the logprobs include it; None: unknown."""
+    """Distribution of the logprobs. ``raw``: the model's at temperature 1; ``processed``: after temperature, top-p,
+    ...; ``constrained``: after a grammar or a list of allowed tokens as well; None: unknown."""
     token_issue: TokenIssue | None = None
-    """Why ids or logprobs are missing or withheld; None where nothing is wrong."""
+    """Why ids or logprobs are missing or withheld; None if nothing is wrong."""
     usage: Usage | None = None
-    """Token counts of the call: the same on each of its choices."""
+    """Token counts of the call, the same for each of its choices."""
     cost: Cost | None = None
-    """Cost of the call, on its first choice only. Give a cost that you set yourself ``source="override"``."""
+    """Cost of the call, on its first choice only. If you set it yourself, use ``source="override"``."""
     started_at: datetime | None = None
     """When the call began."""
     latency: float | None = None
@@ -327,50 +327,50 @@ class Step:
     """The HTTP exchanges of the call, in order."""
     status: StepStatus = "ok"
     """``ok``, ``error``, ``cancelled``, ``abandoned`` (the stream was closed early), ``cached`` (a framework answered
-    without a call), ``superseded`` (sampled, then thrown away by a framework) or ``running``."""
+    without a call), ``superseded`` (sampled, then discarded by a framework) or ``running``."""
     error: ErrorInfo | None = None
     """Why the call failed."""
     reward: float | None = None
-    """A finite number (a numpy or torch scalar too; True is 1.0), or None: not scored."""
+    """A finite number (numpy and torch scalars too; True is 1.0), or None if not scored."""
     advantage: float | Sequence[float] | None = None
-    """A finite number, or a list with one for each completion token."""
+    """A finite number, or a list with one number for each completion token."""
     trainable: bool = True
-    """False: no training sequence uses the step's completion."""
+    """If False, no training sequence uses the step's completion."""
     policy_version: str | int | None = None
-    """Version of the weights that sampled the completion. Of several, those of ``policy_spans`` joined by commas."""
+    """Version of the weights that sampled the completion. Several (see ``policy_spans``) are joined by commas."""
     metadata: dict[str, Any] | None = None
-    """Set by the user, and a framework's metadata of the call."""
+    """Metadata set by the user, and a framework's metadata of the call."""
     request_bytes: bytes | None = None
-    """Body of the request. Kept only if asked for, or where the protocol has no decoder."""
+    """Body of the request. Kept only on request, or if the protocol has no decoder."""
     response_bytes: bytes | None = None
-    """Body of the answer, decompressed. Kept when ``request_bytes`` are."""
+    """Body of the answer, decompressed. Kept under the same conditions as ``request_bytes``."""
     prompt_logprobs: FloatArray | None = None
-    """float32 [prompt length]: logprob of each prompt token given those before it, at temperature 1. NaN where the
-    engine sends none: always for the first token."""
+    """float32 [prompt length]: logprob of each prompt token given the tokens before it, at temperature 1. NaN where the
+    engine sends none, which always includes the first token."""
     prompt_top_tokens: TopTokens | None = None
-    """The likeliest tokens at each position of the prompt: [prompt length, k]. Nothing is known at the first one."""
+    """The likeliest tokens at each position of the prompt: [prompt length, k]. The first position has none."""
     top_tokens: TopTokens | None = None
-    """The likeliest tokens at each position of the completion: [completion length, k]. None where the engine names them
-    by text alone, see ``top_logprobs``: different ids may have one text."""
+    """The likeliest tokens at each position of the completion: [completion length, k]. None if the engine sends only
+    their texts (see ``top_logprobs``), because different ids may share a text."""
     sampling_mask: SamplingMask | None = None
     """The ids that could be sampled at each position of the completion: [completion length], ragged."""
     routed_experts: ExpertArray | None = None
-    """uint8, uint16 or int32 [positions, layers, k]: ids of the experts that each layer chose for a token of prompt and
-    completion. The last row is of the last token but one: the last sampled one was not run through the model. Where the
-    engine was asked to leave the first tokens out (``routed_experts_prompt_start``), fewer rows than
-    ``prompt + completion - 1``. A layer without experts is a row of zeros in vLLM's arrays."""
+    """uint8, uint16 or int32 [positions, layers, k]: ids of the experts that each layer chose for each token of prompt
+    and completion. There are ``prompt + completion - 1`` rows, since the last sampled token was not run through the
+    model; fewer if the engine was asked to leave out the first tokens (``routed_experts_prompt_start``). In vLLM's
+    arrays, a layer without experts is a row of zeros."""
     policy_spans: tuple[PolicySpan, ...] | None = None
     """Which version of the weights sampled which positions of the completion: contiguous, from 0 to its length."""
     extra: Mapping[str, Any] | None = None
-    """All else in the answer, under the provider's names: ``system_fingerprint``, ``metrics``, ... Fields of the
-    choice and of the answer around it; where both have a name, the choice's counts. Nulls are left out."""
+    """All other fields of the answer, under the provider's names: ``system_fingerprint``, ``metrics``, ... They are the
+    fields of the choice and of the answer around it; if both have a name, the choice's is kept. Nulls are left out."""
     extra_issues: tuple[ExtraIssue, ...] = ()
-    """Why extras (``routed_experts``, ...) were withheld, or did not come although they were asked for."""
+    """Why extras (``routed_experts``, ...) were withheld, or are missing although they were requested."""
     exact_turn: ExactTurn | None = None
-    """With ``exact_turns``: how the prompt was sent, as ids or as text and why; None for the first turn."""
+    """With ``exact_turns``: whether the prompt was sent as ids or as text, and why; None for the first turn."""
     trainer: TrainerTokens | None = None
-    """What a trainer computed for the completion's tokens; each array is also an attribute of the step itself, which
-    can be set: ``trainer_logprobs``, ``entropy``, ``reference_logprobs``, ``loss_weights``."""
+    """What a trainer computed for the completion's tokens. Each array is also an attribute of the step that can be set:
+    ``trainer_logprobs``, ``entropy``, ``reference_logprobs``, ``loss_weights``."""
     _sealed: bool = field(default=False, init=False, repr=False)
 
     trainer_logprobs = _TrainerValue()

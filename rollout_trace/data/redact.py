@@ -42,7 +42,7 @@ from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, new_tra
 from rollout_trace.data.user_values import MAX_DEPTH, json_key, safe_repr, to_builtin
 
 Change: TypeAlias = Callable[[str, str], str]
-"""From a text and its place (``messages[2].content``) to the text that is to stand there."""
+"""Maps a text and its place (``messages[2].content``) to the text to write there."""
 
 COMPLETION_CHANGED = TokenIssue(
     code="redacted", message="text of the completion was redacted: its token ids, which would spell it, were removed."

@@ -1,4 +1,4 @@
-"""What a trainer computed for the tokens that a step sampled: its own logprobs, entropy, the reference's, weights."""
+"""A trainer's numbers for the tokens a step sampled: its logprobs, entropy, reference logprobs, loss weights."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _GREATEST = 1e-3
 @document_fields
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainerTokens(Arrays):
-    """Numbers of a trainer, one for each completion token; NaN for a token that it left out (a row that was cut)."""
+    """A trainer's numbers, one for each completion token; NaN for tokens it left out (a truncated row)."""
 
     trainer_logprobs: FloatArray | None = None
     """float32 [completion length], natural logarithm: the trainer's own logprob of each sampled token."""
     entropy: FloatArray | None = None
-    """float32 [completion length], nats: of the trainer's distribution at each sampled token."""
+    """float32 [completion length], nats: entropy of the trainer's distribution at each sampled token."""
     reference_logprobs: FloatArray | None = None
-    """float32 [completion length], natural logarithm: logprob of each sampled token by the reference model."""
+    """float32 [completion length], natural logarithm: the reference model's logprob of each sampled token."""
     loss_weights: FloatArray | None = None
     """float32 [completion length]: weight of each token in the loss, after masks and importance ratios."""
 

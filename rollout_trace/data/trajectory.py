@@ -34,14 +34,14 @@ class _Referable:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkedFrom:
-    """The recorded run that another went on from."""
+    """The recorded run that a fork continues."""
 
     id: str
-    """Of the trajectory."""
+    """Id of the recorded trajectory."""
     step: int
-    """Number of its model calls that were answered from the recording."""
+    """Number of model calls that were answered from the recording."""
     difference: str | None = None
-    """Where the agent asked something else than was recorded; None where it did not."""
+    """Where the agent's requests differed from the recording; None if they did not."""
 
 
 @document_fields
@@ -62,27 +62,27 @@ class Trajectory(_Referable):
     _later: dict[str, Any] | None = field(default=None, init=False, repr=False)
     """What the fields are completed from whose slots are empty: functions that make them, or their values so far."""
     id: str = field(default_factory=new_id)
-    """Unique."""
+    """Unique id of the trajectory."""
     name: str = "agent"
     """Name of the agent."""
     episode_id: str | None = None
-    """Shared by all trajectories of one run; the outermost one's own id."""
+    """Id shared by all trajectories of one run; it is the id of the outermost one."""
     parent_id: str | None = None
-    """The trajectory inside which this one was opened."""
+    """Id of the trajectory inside which this one was opened."""
     parent_step_id: str | None = None
-    """The parent's latest step at that moment."""
+    """Id of the parent's latest step at that moment."""
     group_id: str | None = None
-    """Shared by the runs of one task that are compared with each other."""
+    """Id shared by the runs of one task that are compared with each other."""
     rollout_index: int | None = None
     """Position within the group, from 0."""
     task: Task | None = None
-    """An id, or a mapping or an object with the task's data, is converted to a ``Task`` on assignment."""
+    """The task. Assigning an id, a mapping or an object with the task's data converts it to a ``Task``."""
     steps: list[Step] = field(default_factory=list)
-    """In the order in which their calls began."""
+    """The steps, in the order in which their calls began."""
     tool_runs: list[ToolRun] = field(default_factory=list)
     """The tools that were run."""
     reward: float | None = None
-    """A finite number (a numpy or torch scalar too; True is 1.0). None: not scored, never a stand-in for zero."""
+    """A finite number (numpy and torch scalars too; True is 1.0). None means not scored, never zero."""
     rewards: dict[str, float] | None = None
     """Named parts of the reward, finite numbers. Assignment copies the mapping."""
     metrics: dict[str, float] | None = None
@@ -94,21 +94,21 @@ class Trajectory(_Referable):
     error: ErrorInfo | None = None
     """The exception that ended the run."""
     started_at: datetime | None = None
-    """When it was opened."""
+    """When the trajectory was opened."""
     ended_at: datetime | None = None
-    """When it was closed; None while it is open."""
+    """When the trajectory was closed; None while it is open."""
     environment: dict[str, Any] | None = None
-    """The code that ran: versions (``rollout_trace``, ``python``, ``platform``, ``packages``), ``host``, ``pid``,
+    """The program that ran: versions (``rollout_trace``, ``python``, ``platform``, ``packages``), ``host``, ``pid``,
     ``process_started``, ``command`` (without its secrets), ``git`` (``commit``, ``branch``, ``dirty``), the ``prices``
-    of its costs, and what ``rt.environment(...)`` had added when it was opened. Collected when it is read or written.
+    of its costs, and what ``rt.environment(...)`` had added before it was opened. Collected when it is read or written.
     """
     metadata: dict[str, Any] | None = None
-    """Set by the user. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
+    """User metadata. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
     forked_from: ForkedFrom | None = None
-    """The recorded run that this one went on from (``rt.fork``); its own steps before that are ``cached`` here."""
+    """The recorded run that this one continues (``rt.fork``); steps answered from it are ``cached`` here."""
     exchanges: tuple[Exchange, ...] = ()
-    """The HTTP exchanges behind the steps, byte for byte, in the order they began. Only in a cassette, which the pytest
-    plugin records; ``replay`` answers from them."""
+    """The HTTP exchanges behind the steps, byte for byte, in the order they began. Present only in a cassette, which
+    the pytest plugin records and ``replay`` answers from."""
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
     """Closed trajectories that were opened inside this one, at any depth: they are written with it."""
 
@@ -159,14 +159,14 @@ class Trajectory(_Referable):
     __hash__ = object.__hash__
 
     def sequences(self, **options: Unpack[SequenceOptions]) -> Sequences:
-        """The training sequences of the steps: token ids, loss mask, logprobs. ``.report`` counts what was left out.
+        """Returns the steps' training sequences: token ids, loss mask, logprobs. ``.report`` counts what was left out.
 
         Args:
             **options: ``linear``, ``on_drift``, ``max_length``, ``reward``, ``include``, ``allow``: see
                 ``rollout_trace.train.SequenceOptions``.
 
         Raises:
-            DriftError: there is drift, and ``on_drift="raise"``.
+            DriftError: with ``on_drift="raise"``, if there is drift.
             ValueError: an option has an invalid value, or a step's ``advantage`` does not fit its completion.
         """
         from rollout_trace.train.sequences import sequences
@@ -179,10 +179,10 @@ class Trajectory(_Referable):
         return rows
 
     def retokenize(self, tokenizer: Any, *, chat_template_kwargs: Mapping[str, Any] | None = None) -> RetokenizeReport:
-        """Tokenizes the text of steps without token ids, in place; returns a report of what was done for each step.
+        """Tokenizes the text of steps without token ids, in place, and returns a report of what was done for each step.
 
-        Prompt ids are the request's messages and tools rendered by the chat template; completion ids are what the
-        template adds for the answer. These steps then have ``token_source="retokenized"`` and no logprobs.
+        The prompt ids are the request's messages and tools, rendered by the chat template; the completion ids are what
+        the template adds for the answer. These steps then have ``token_source="retokenized"`` and no logprobs.
 
         Args:
             tokenizer: an object with ``apply_chat_template(messages, tools=, add_generation_prompt=, tokenize=)`` and
@@ -197,10 +197,10 @@ class Trajectory(_Referable):
         return retokenize(self, tokenizer, chat_template_kwargs=chat_template_kwargs)
 
     def check(self, *, vocab_size: int | None = None) -> list[Finding]:
-        """Findings that matter for training on this trajectory, each with a stable code.
+        """Checks the trajectory for training and returns the findings, each with a stable code.
 
         Args:
-            vocab_size: of the model; ids of this value or above are findings.
+            vocab_size: size of the model's vocabulary; an id at or above it is a finding.
         """
         from rollout_trace.train.checks import check
 
@@ -221,24 +221,24 @@ class Trajectory(_Referable):
 
         Args:
             tokens: show completions as their tokens, coloured.
-            color_by: what the colours of tokens mean. ``ratio``: of the trainer's probability to the engine's.
-            full: show long texts whole.
-            step: index of one step to show with everything that is recorded of it; -1 is the last.
-            theme: background of the terminal; None: what ``COLORFGBG`` gives, else dark.
-            width: in columns; None: that of the terminal, else of ``COLUMNS``, else 80.
-            color: True: colours even where standard output is no terminal; False: none; None: where it is one, and
-                ``NO_COLOR`` is not set.
+            color_by: what the colours of tokens show. ``ratio``: the trainer's probability divided by the engine's.
+            full: show long texts in full.
+            step: index of a single step to show, with everything recorded about it; -1 is the last.
+            theme: background of the terminal; None: taken from ``COLORFGBG``, otherwise dark.
+            width: width in columns; None: the terminal's, otherwise ``COLUMNS``, otherwise 80.
+            color: True: use colours even if standard output is not a terminal; False: no colours; None: colours on a
+                terminal, unless ``NO_COLOR`` is set.
 
         Raises:
             ImportError: rich is not installed.
-            ValueError: an option has another value than those it can have.
+            ValueError: an option has an unknown value.
             IndexError: there is no such step.
         """
         options = {"tokens": tokens, "color_by": color_by, "full": full, "step": step}
         registered("show")(self, theme=theme, width=width, color=color, **options)
 
     def to_json(self) -> str:
-        """The trajectory as a line of a file has it (docs/file-format.md), without the line's end.
+        """Returns the trajectory as a line of a file (docs/file-format.md), without the newline.
 
         Raises:
             ValueError: the trajectory is open, or a step has more or fewer logprobs than completion ids.
@@ -247,7 +247,7 @@ class Trajectory(_Referable):
         return line[:-1].decode()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what ``to_json`` has, as a dict of texts, numbers, lists and dicts. Raises as ``to_json``."""
+        """Returns the contents of ``to_json`` as dicts, lists, strings and numbers. Raises as ``to_json`` does."""
         found: dict[str, Any] = json.loads(self.to_json())
         return found
 
@@ -258,40 +258,40 @@ class Trajectory(_Referable):
 
     @property
     def n_input_tokens(self) -> int | None:
-        """Prompt tokens of all calls, cached ones included; None where the count of a call is unknown.
+        """Prompt tokens of all calls, including cached ones; None if a call's count is unknown.
 
-        A call's count is that of the provider's usage, else of its token ids. Calls that failed without usage and
-        answers from a framework's cache add nothing.
+        A call's count is taken from the provider's usage, otherwise from its token ids. Failed calls without usage, and
+        answers from a framework's cache, count nothing.
         """
         return costs.total_tokens(self.steps, "input")
 
     @property
     def n_output_tokens(self) -> int | None:
-        """Sampled tokens of all choices of all calls; None where the count of a call is unknown."""
+        """Sampled tokens of all choices of all calls; None if a call's count is unknown."""
         return costs.total_tokens(self.steps, "output")
 
     @property
     def n_cache_read_tokens(self) -> int | None:
-        """Prompt tokens read from the provider's cache; None where a call's usage has no such count."""
+        """Prompt tokens read from the provider's cache; None if a call's usage lacks this count."""
         return costs.total_tokens(self.steps, "cache_read")
 
     @property
     def n_cache_write_tokens(self) -> int | None:
-        """Prompt tokens written to the provider's cache; None where a call's usage has no such count."""
+        """Prompt tokens written to the provider's cache; None if a call's usage lacks this count."""
         return costs.total_tokens(self.steps, "cache_write")
 
     @property
     def cost(self) -> Cost | None:
-        """Cost of all calls; None where there are none, a call's cost is unknown, or their currencies differ.
+        """Cost of all calls; None if there are no calls, a call's cost is unknown, or currencies differ.
 
-        Trajectories opened inside this one are not included. ``source`` is the one that all calls share, else
+        Trajectories opened inside this one are not included. ``source`` is the source shared by all calls, otherwise
         ``unknown``.
         """
         return costs.total_cost(self.steps)
 
     @property
     def is_open(self) -> bool:
-        """True while calls can still be recorded, in the process that opened it."""
+        """True while calls can still be recorded, in the process that opened the trajectory."""
         log = None if self._recorder is None else self._recorder.log
         return log is not None and bool(log.is_ours)
 

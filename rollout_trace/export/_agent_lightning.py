@@ -59,23 +59,24 @@ def agent_lightning(
     report: ExportReport | None = None,
     **options: Unpack[StepOptions],
 ) -> RowIterator:
-    """Agent-lightning's rollouts, one dict for each run: ``CompletedRollout(**row)`` with ``triplets``.
+    """Exports Agent-lightning's rollouts, one dict for each run: ``CompletedRollout(**row)`` with ``triplets``.
 
-    The triplets are the calls of the run that can be trained on, sub-agents' included, in the order in which they
-    began. ``prompt`` has ``token_ids`` (the whole prompt of the turn) and ``raw_content`` (chat messages); ``response``
-    has ``token_ids``, ``raw_content`` and ``log_probs``: a number for each id, None where the engine gave none;
+    The triplets are the run's trainable calls, including those of sub-agents, in the order in which they began.
+    ``prompt`` has ``token_ids`` (the whole prompt of the turn) and ``raw_content`` (chat messages); ``response`` has
+    ``token_ids``, ``raw_content`` and ``log_probs``: one number for each id, None if the engine gave none;
     ``image_urls`` are those of the prompt, None where it has no images. ``reward`` is the step's own; on the last
-    triplet it is the run's, which is ``final_reward``, too: that of the outermost trajectory, None where it was not
-    scored (its ``RolloutAdapter`` then takes ``reward_fillna_value``). ``metadata`` of a triplet has ``response_id``,
+    triplet it is the run's. ``final_reward`` is the run's reward: that of the outermost trajectory, None if it was not
+    scored (``RolloutAdapter`` then uses ``reward_fillna_value``). ``metadata`` of a triplet has ``response_id``,
     ``agent_name``, ``sequence_id`` (the step's position in its trajectory), ``trajectory_id``, ``step_id``,
     ``policy_version``; that of a rollout ``group_id``, ``rollout_index``, ``task_id``, ``rewards`` by name.
 
-    ``data_id`` is the group (else the task, else the run), whose runs Agent-lightning compares, and
-    ``sample_idx_in_step`` its number, from 0. ``step`` is 0: all rows are of one batch. ``enqueue_time`` and
-    ``finished_at`` are seconds since 1970; a run whose begin is not known has 0.0.
+    ``data_id`` is the group (else the task, else the run) within which Agent-lightning compares runs, and
+    ``sample_idx_in_step`` the run's number in it, from 0. ``step`` is 0: all rows belong to one batch. ``enqueue_time``
+    and ``finished_at`` are seconds since 1970; 0.0 if the start is unknown.
 
     Args:
-        trajectories: one, or any iterable. Those of an episode need not stand together: 256 wait for the others.
+        trajectories: one, or any iterable. Trajectories of an episode need not be adjacent: up to 256 wait for the
+            others.
     """
     check_step_options(options)
     return RowIterator(
@@ -176,7 +177,7 @@ def turns(
     report: ExportReport | None = None,
     **options: Unpack[StepOptions],
 ) -> RowIterator:
-    """One row for each call that can be trained on token for token, in the order of the calls.
+    """Exports one row for each call that can be trained on token for token, in the order of the calls.
 
     - ``repo``: ``task.data["repo"]``; empty where there is none
     - ``instance_id``: ``task.data["instance_id"]``, else the task's id, else the trajectory's
@@ -186,12 +187,12 @@ def turns(
     - ``logprobs``: one for each id of the completion; None where the engine gave none
     - ``reward``: the step's own, else that of the next step that has one; the last step has the trajectory's. None: not
       scored
-    - ``prompt``: the text of ``prompt_ids``, by ``decode``; None without it
-    - ``messages``: those of the request as chat messages, every value a text: contents in parts of text are one text,
-      everything else that is no text (tool calls, images) is JSON
+    - ``prompt``: the text of ``prompt_ids``, made by ``decode``; None without ``decode``
+    - ``messages``: those of the request as chat messages in which every value is a string: text parts are joined, and
+      everything else (tool calls, images) is JSON
 
     Args:
-        decode: makes text of token ids: ``tokenizer.decode``.
+        decode: a function from token ids to text, such as ``tokenizer.decode``.
     """
     check_step_options(options)
     return RowIterator(

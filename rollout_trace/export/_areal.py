@@ -33,9 +33,9 @@ def areal(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """What AReaL's ``RolloutWorkflow.arun_episode`` returns, one dict of arrays [1, length] for each sequence.
+    """Exports what AReaL's ``RolloutWorkflow.arun_episode`` returns: one dict of arrays [1, length] for each sequence.
 
-    Make tensors of them with ``torch.from_numpy``; ``concat_padded_tensors`` joins several.
+    Convert them with ``torch.from_numpy``; ``concat_padded_tensors`` joins several.
 
     - ``input_ids`` int64, ``attention_mask`` bool
     - ``loss_mask`` int64: 1 where the model sampled the token
@@ -43,9 +43,9 @@ def areal(
     - ``versions`` int64: the version of the weights that sampled the token; -1 where the mask is 0 or it is not known
     - ``rewards`` float32 [1]
 
-    AReaL's own style ``concat`` joins calls by their messages; here calls are joined by ids, and a row ends where they
-    do not go on. Left out and counted: trajectories without a reward, which AReaL would take for 0; rows without
-    logprobs; versions that are no whole numbers.
+    AReaL's own ``concat`` style joins calls by their messages. Here calls are joined by ids, and a row ends where the
+    next prompt does not continue them. Left out and counted: trajectories without a reward, which AReaL would treat as
+    0; rows without logprobs; versions that are not integers.
     """
     check_row_options(options)
     return RowIterator("areal", strict, report, lambda counts, _: _rows(trajectories, counts, options))

@@ -26,12 +26,12 @@ _BATCH_SIZE = 1 << 22
 
 
 def arrow(rows: Iterable[Row], schema: Schema | None = None) -> Any:
-    """A ``pyarrow.Table`` of rows.
+    """Makes a ``pyarrow.Table`` of rows.
 
     Args:
-        rows: an exporter's rows, or any mappings. A missing key is null.
-        schema: types by column name, or a ``pyarrow.Schema``. None: the exporter's, otherwise inferred from the first
-            batch (at most 1000 rows).
+        rows: an exporter's rows, or any mappings. Missing keys become null.
+        schema: types by column name, or a ``pyarrow.Schema``. None: the exporter's types, otherwise types inferred from
+            the first batch (at most 1000 rows).
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -44,11 +44,11 @@ def arrow(rows: Iterable[Row], schema: Schema | None = None) -> Any:
 
 
 def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
-    """A ``datasets.Dataset`` of rows, in memory. See ``arrow``.
+    """Makes a ``datasets.Dataset`` of rows, in memory. See ``arrow``.
 
     Raises:
         ImportError: datasets or pyarrow is not installed.
-        ValueError: as ``arrow``.
+        ValueError: as for ``arrow``.
     """
     table = arrow(rows, schema)
     return import_package("datasets").Dataset(table)
@@ -57,7 +57,7 @@ def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
 def batches(
     rows: Iterable[Row], schema: Schema | None, *, max_rows: int = _BATCH_ROWS, max_size: int = _BATCH_SIZE
 ) -> Iterator[Any]:
-    """The rows as record batches of bounded size; without rows, one empty batch with the schema.
+    """Yields the rows as record batches of bounded size; without rows, one empty batch with the schema.
 
     Args:
         rows: see ``arrow``.
@@ -93,10 +93,10 @@ _PACKAGES = {"pyarrow": ("Arrow and parquet need", "pyarrow>=19"), "datasets": (
 
 
 def import_package(name: str) -> Any:
-    """The module ``pyarrow`` or ``datasets``, which are optional dependencies.
+    """Imports ``pyarrow`` or ``datasets``, which are optional dependencies.
 
     Raises:
-        ImportError: it is not installed; the message has the command.
+        ImportError: it is not installed; the message has the command to install it.
     """
     try:
         return import_module(name)
@@ -106,7 +106,7 @@ def import_package(name: str) -> Any:
 
 
 def arrow_schema(schema: Schema) -> Any:
-    """The ``pyarrow.Schema`` of types by column name; one of Arrow itself as it is.
+    """Returns the ``pyarrow.Schema`` of types by column name; an Arrow schema is returned as it is.
 
     Raises:
         ImportError: pyarrow is not installed.

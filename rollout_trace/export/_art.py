@@ -42,21 +42,21 @@ def art(
     report: ExportReport | None = None,
     **options: Unpack[StepOptions],
 ) -> RowIterator:
-    """ART's groups of trajectories, one dict for each group: ``art.TrajectoryGroup.model_validate(row)``.
+    """Exports ART's groups of trajectories, one dict for each group: ``art.TrajectoryGroup.model_validate(row)``.
 
-    A trajectory for each run, sub-agents' calls included. Its ``exchanges.chat_completions`` are the calls that can be
-    trained on, as the chat completions that vLLM would have answered, whatever the protocol was: with
-    ``prompt_token_ids``, ``token_ids`` and logprobs, which ART takes instead of rendering the messages anew. Each
-    choice of a call with ``n`` choices is an exchange of its own. ``reward`` is the run's, ``metrics`` has the
-    trajectory's metrics and its rewards by name (``reward/NAME``), ``metadata`` the ids, ``initial_policy_version`` and
-    ``final_policy_version`` the lowest and highest version where all are whole numbers.
+    Each run is one trajectory, including the calls of sub-agents. Its ``exchanges.chat_completions`` are the trainable
+    calls in the form of vLLM's chat completions, whatever the protocol was: with ``prompt_token_ids``, ``token_ids``
+    and logprobs, which ART uses instead of rendering the messages again. Each of a call's ``n`` choices is its own
+    exchange. ``reward`` is the run's, ``metrics`` has the trajectory's metrics and its rewards by name
+    (``reward/NAME``), ``metadata`` the ids, ``initial_policy_version`` and ``final_policy_version`` the lowest and
+    highest version where all are whole numbers.
 
-    Groups are those of ``group_id``, else of the task, else a run alone. Runs that are not scored are left out and
-    counted, as ART would take them for 0, and so are steps without logprobs. Calls whose finish reason chat does not
-    have (``abort``) say ``stop``. Times that are not known are 1970.
+    Runs are grouped by ``group_id``, otherwise by task; a run without either is its own group. Unscored runs are left
+    out and counted, because ART would treat their reward as 0; so are steps without logprobs. Finish reasons that chat
+    does not have (``abort``) become ``stop``. Unknown times are 1970.
 
     Args:
-        trajectories: one, or any iterable; all are read first.
+        trajectories: one, or any iterable, which is read to its end first.
     """
     check_step_options(options)
     return RowIterator("art", strict, report, lambda counts, _: _groups(trajectories, counts, options), checked=True)

@@ -38,21 +38,21 @@ def atif(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> RowIterator:
-    """ATIF 1.8 documents (``harbor.models.trajectories.Trajectory``), one for each outermost trajectory.
+    """Exports ATIF 1.8 documents (``harbor.models.trajectories.Trajectory``), one for each outermost trajectory.
 
-    Each call is an agent step with its metrics: the ids of the whole prompt, the ids and logprobs of the completion.
-    The system and user messages that are new in its request come before it; results of tools are observations of the
-    step that called them. Where a call does not continue the step before it (several choices, a fork, a rewritten
-    history), ``extra.follows`` is the number of the step it continues, 0 for none. Answers in a request that are not
-    those of a step are marked ``is_copied_context``. Trajectories that were opened inside another are embedded in it,
-    and referenced from the step after which they began. What ATIF has no field for (status, reward, policy version,
-    group, task) is in ``extra``; calls without an answer are in ``extra["failed_calls"]``.
+    Each call is an agent step with metrics: the ids of the whole prompt, and the ids and logprobs of the completion.
+    New system and user messages of its request come before it; tool results are observations of the step that called
+    the tools. If a call does not continue the step before it (several choices, a fork, a rewritten history),
+    ``extra.follows`` is the number of the step it continues, 0 for none. Answers in a request that do not come from a
+    step are marked ``is_copied_context``. Trajectories opened inside another one are embedded in it, and referenced
+    from the step after which they began. What ATIF has no field for (status, reward, policy version, group, task) is in
+    ``extra``; calls without an answer are in ``extra["failed_calls"]``.
 
-    Steps that ``Trajectory.sequences()`` leaves out have no ids and logprobs: ATIF's readers train on all that are
-    there.
+    Steps that ``Trajectory.sequences()`` leaves out have no ids and logprobs, because readers of ATIF train on all that
+    they find.
 
     Args:
-        agent_version: ``agent.version``, which ATIF requires and recordings do not have.
+        agent_version: value of ``agent.version``, which ATIF requires and recordings do not have.
         allow: reasons that do not withhold ids, such as ``{"abandoned", "retokenized"}``.
     """
     check_allow(allow)

@@ -44,36 +44,37 @@ def batches(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """Batches of training rows, each made on demand: numpy arrays [rows, length] for ``torch.from_numpy``.
+    """Yields batches of training rows, made on demand: numpy arrays [rows, length] for ``torch.from_numpy``.
 
-    ``padded``: one sequence a row, filled with ``pad_id``. ``packed``: a row of ``length`` tokens holds sequences one
-    after the other, as many as fit in the order in which they come; none is divided.
+    ``padded``: one sequence per row, filled up with ``pad_id``. ``packed``: a row of ``length`` tokens holds as many
+    consecutive sequences as fit, in their order; no sequence is split.
 
     - ``input_ids`` int64; ``labels`` int64: the same ids where the model sampled them, -100 elsewhere
-    - ``attention_mask`` int64: 1 on tokens, 0 on padding. It does not separate packed sequences: attention must be
-      restricted by ``sequence_ids``, ``position_ids`` or ``cu_seqlens``
+    - ``attention_mask`` int64: 1 on tokens, 0 on padding. It does not separate packed sequences: restrict attention
+      with ``sequence_ids``, ``position_ids`` or ``cu_seqlens``
     - ``position_ids`` int64: from 0 in each sequence; 0 on padding
     - ``sequence_ids`` int64: the index of the token's sequence in the lists below; -1 on padding
     - ``loss_mask`` float32: 1.0 where the model sampled the token
-    - ``logprobs`` float32: 0.0 on tokens that were not sampled, and on padding; NaN on sampled ones where the engine
-      gave none
-    - ``rewards`` float32 [sequences], NaN where not scored; ``advantages`` float32 [rows, length], if asked for
-    - ``cu_seqlens``, in ``packed`` batches: for each row an int32 array of where its sequences begin and the last one
-      ends, as FlashAttention's functions for variable lengths take it
-    - lists with an entry a sequence: ``trajectory_id``, ``group_id``, ``rollout_index``, ``step_ids``, ``truncated``,
-      ``temperature``, ``logprobs_mode``, ``token_source``
+    - ``logprobs`` float32: 0.0 on tokens that were not sampled, and on padding; NaN on sampled tokens for which the
+      engine gave none
+    - ``rewards`` float32 [sequences], NaN if not scored; ``advantages`` float32 [rows, length], if requested
+    - ``cu_seqlens``, in ``packed`` batches: for each row an int32 array of the positions where its sequences begin and
+      where the last one ends, as FlashAttention's variable-length functions take it
+    - lists with one entry per sequence: ``trajectory_id``, ``group_id``, ``rollout_index``, ``step_ids``,
+      ``truncated``, ``temperature``, ``logprobs_mode``, ``token_source``
 
     Args:
-        batch_size: rows of a batch; the last one may have fewer.
+        batch_size: rows per batch; the last batch may have fewer.
         layout: ``padded`` or ``packed``.
-        length: of the rows. Required if ``packed``; ``padded`` rows are otherwise as long as the longest of their
-            batch. Longer sequences are an error: cut them with ``max_length``, which the report counts.
-        pad_id: the id of padding.
-        side: where padding is added; ``left`` in ``padded`` batches alone.
-        multiple_of: lengths are rounded up to a multiple of this, where ``length`` is not given.
-        advantages: ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: of each run within its group, for
-            which all trajectories are read first. Sequences without one are left out.
-        report: counts what is left out, ``max_length`` cut off, or has no logprobs.
+        length: length of the rows. Required for ``packed``; without it, ``padded`` rows are as long as the longest
+            sequence of their batch. Longer sequences are an error: truncate them with ``max_length``, which the report
+            counts.
+        pad_id: the token id to pad with.
+        side: where padding is added; ``left`` is for ``padded`` batches only.
+        multiple_of: if ``length`` is not given, round lengths up to a multiple of this.
+        advantages: ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: computed for each run within its
+            group, for which all trajectories are read first. Sequences without an advantage are left out.
+        report: counts what is left out, what ``max_length`` cut off, and what has no logprobs.
         **options: those of ``Trajectory.sequences()``, among them ``max_length``; and ``drop_constant_groups``.
 
     Raises:

@@ -29,13 +29,13 @@ class StepOptions(TypedDict, total=False):
     """The options of ``Trajectory.sequences()`` that choose single steps."""
 
     include: Callable[[Step], bool] | None
-    """Returns True for the usable steps to keep."""
+    """A function that returns True for the usable steps to keep."""
     allow: Collection[str]
     """Reasons that do not exclude a step, such as ``{"abandoned", "retokenized"}``."""
     constrained: Literal["keep", "drop"]
-    """``drop``: steps that were sampled under a grammar are left out."""
+    """``drop`` leaves out steps that were sampled under a grammar."""
     policy_versions: Collection[str | int] | Callable[[str | int | None], bool] | None
-    """Allowed versions of the weights; a usable step of another version leaves out its whole trajectory."""
+    """Allowed versions of the weights. A usable step with another version excludes its whole trajectory."""
 
 
 def check_step_options(options: StepOptions) -> None:

@@ -30,23 +30,23 @@ class ChatOptions(TypedDict, total=False):
     """The options of ``chat``."""
 
     per: Literal["conversation", "step"]
-    """One row per conversation (the default), or per step, with the messages exactly as they were sent."""
+    """One row per ``conversation`` (the default), or per ``step``, with the messages exactly as they were sent."""
     arguments: Arguments
-    """Form of tool calls' arguments: ``dict`` (the default), for TRL's and verl's templates, or ``json``, the text that
-    the model wrote, for OpenAI, Together and Fireworks. What is no JSON object stays text, and is counted."""
+    """Form of tool call arguments: ``dict`` (the default), for TRL's and verl's templates, or ``json``, the text that
+    the model wrote, for OpenAI, Together and Fireworks. Text that is not a JSON object stays text and is counted."""
     content: Literal["text", "parts"]
     """Form of messages whose parts are all text: one ``text`` (the default), joined by newlines as engines do for
-    templates that expect strings; or the ``parts``, for templates that expect those. Images and the like stay parts."""
+    templates that expect strings; or ``parts``, for templates that expect parts. Images and other media stay parts."""
     reasoning: str | None
-    """Key of the model's reasoning in messages: most chat templates read ``reasoning_content`` (the default), some
-    ``thinking``. None leaves it out."""
+    """Key of the model's reasoning in messages. Most chat templates read ``reasoning_content`` (the default), some
+    ``thinking``. None leaves the reasoning out."""
     weight: bool
-    """Give every assistant message a ``weight``: 1 for an answer to train on, 0 for one that is in an earlier row as
-    well, or that is not the answer of a recorded step."""
+    """Give every assistant message a ``weight``: 1 for an answer to train on, 0 for an answer that is also in an
+    earlier row or is not the answer of a recorded step."""
     columns: Collection[str]
-    """The ``CHAT_COLUMNS`` to add; by default the first four. Pass ``()`` for services that refuse further columns."""
+    """The ``CHAT_COLUMNS`` to add; by default the first four. Pass ``()`` for services that reject other columns."""
     include: Include | None
-    """Returns True for the steps to keep; the others are left out as ``excluded``."""
+    """A function that returns True for the steps to keep; the others are left out as ``excluded``."""
     allow: Collection[str]
     """Reasons that do not exclude a step, such as ``{"abandoned", "not_trainable"}``."""
 
@@ -69,8 +69,8 @@ CHAT_COLUMNS: dict[str, Column] = {
     "model": ("string", lambda _, chain: chain.steps[-1].model),
     "finish_reason": ("string", lambda _, chain: chain.steps[-1].finish_reason),
 }
-"""Columns beside ``messages`` and ``tools``: type (see ``rollout_trace.export.arrow``), and value. ``step_ids`` are the
-steps whose answers are in the row, ``model`` and ``finish_reason`` those of the last."""
+"""Additional columns beside ``messages`` and ``tools``: type (see ``rollout_trace.export.arrow``) and value.
+``step_ids`` are the steps whose answers are in the row; ``model`` and ``finish_reason`` are those of the last one."""
 _DEFAULTS: ChatOptions = {
     "per": "conversation",
     "arguments": "dict",
@@ -96,13 +96,13 @@ def chat(
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> RowIterator:
-    """Rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; ``tools`` is None without tools
-    (with ``columns=()``, for services, there is no such key).
+    """Exports rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; ``tools`` is None without
+    tools (with ``columns=()``, for services, the key is absent).
 
     A row is a conversation: calls whose messages extend each other, up to the last answer. An agent that forks, samples
-    several choices or rewrites its history has one for each last answer. Messages are in OpenAI's chat format, whatever
-    the protocol was. What is left out is counted: steps that are not ``ok``, not trainable, without
-    messages or answer; parts of messages that chat has no place for; numbers that are not finite (they are None);
+    several choices or rewrites its history has one row for each last answer. Messages are in OpenAI's chat format,
+    whatever the protocol was. The report counts what is left out: steps that are not ``ok``, not trainable, or have no
+    messages or answer; parts of messages that chat has no place for; numbers that are not finite (exported as None);
     rewards and advantages of steps.
     """
     settings = _settings_of(options)

@@ -60,17 +60,17 @@ def distillation(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """Rows for distillation: one for each sequence, with the likeliest tokens of a teacher at each position.
+    """Exports rows for distillation: one for each sequence, with a teacher's likeliest tokens at each position.
 
     Each has ``input_ids`` and ``loss_mask`` [length]; ``topk_ids`` and ``topk_logprobs`` ``[length][k]``, likeliest
     first; ``teacher_logprobs`` [length]: the teacher's logprob of the row's own token; ``teacher``, ``reward`` and
-    ``trajectory_id``. Position i is about token i given those before it: for logits, whose row i predicts token i + 1,
-    take ``topk_ids[1:]`` with ``logits[:-1]``. Where nothing is known, which is always so at position 0, and beyond the
-    tokens that a position has, ids are 0 and logprobs ``filler``.
+    ``trajectory_id``. Position i describes token i given the tokens before it. Row i of logits predicts token i + 1, so
+    use ``topk_ids[1:]`` with ``logits[:-1]``. Where nothing is known (always at position 0) and beyond the tokens known
+    at a position, ids are 0 and logprobs are ``filler``.
 
-    A teacher scores rows as prompts, after the rollouts: ask its server for ``prompt_logprobs`` of
-    ``sequence.token_ids``, under the same recording. Its calls are recognised by ``teacher``, are no part of the rows,
-    and are matched with them by token ids::
+    A teacher scores rows as prompts, after the rollouts: request ``prompt_logprobs`` of ``sequence.token_ids`` from its
+    server, under the same recording. The teacher's calls are recognised by ``teacher``, are not exported as rows, and
+    are matched with the rows by token ids::
 
         teacher.completions.create(model="teacher-32b", prompt=row.token_ids.tolist(), max_tokens=1,
                                    extra_body={"prompt_logprobs": 20, "return_token_ids": True})
@@ -79,20 +79,20 @@ def distillation(
     Args:
         trajectories: one, or any iterable. With ``teacher``, all are read before the first row, and its calls may be in
             other trajectories than the rows.
-        k: number of tokens at each position. None: as many as any position of the row has; vLLM's ``prompt_logprobs=k``
-            has k + 1 where the prompt's own token is not among the k likeliest.
-        teacher: the model that the teacher's calls name, or a function that returns True for its steps. None: the rows'
-            own steps have the tokens, and ``teacher`` in the rows is the model that they name.
+        k: number of tokens at each position. None: the largest number that any position of the row has; vLLM's
+            ``prompt_logprobs=k`` returns k + 1 where the prompt's own token is not among the k likeliest.
+        teacher: model name in the teacher's calls, or a function that returns True for its steps. None: the tokens are
+            those of the rows' own steps, and ``teacher`` in the rows is the steps' model.
         source: ``prompt``: tokens as scored in a prompt; ``sampled``: as listed when they were sampled
-            (``top_logprobs``). None: ``prompt`` with a ``teacher``; without, ``sampled`` for rows that have these.
-        filler: the logprob where nothing is known, or the token was excluded. The default is vLLM's number for minus
-            infinity: losses that multiply probability and logprob (verl's) need a finite one. TRL's losses take
-            ``float("-inf")``, by which they know positions without tokens; JSON does not.
-        report: counts what is left out: rows without any scores, and sampled tokens of the other rows without.
+            (``top_logprobs``). None: ``prompt`` with a ``teacher``; without one, ``sampled`` for rows that have it.
+        filler: the logprob used where nothing is known, or where the token was excluded. The default is vLLM's number
+            for minus infinity: losses that multiply probability and logprob (verl's) need a finite one. TRL's losses
+            take ``float("-inf")``, which marks positions without tokens; JSON cannot hold it.
+        report: counts what is left out: rows without any scores, and sampled tokens without scores in the other rows.
 
     Raises:
-        ValueError: ``k``, ``source``, ``filler`` or an option has no such value, or a step's ``advantage`` does not fit
-            its completion.
+        ValueError: ``k``, ``source``, ``filler`` or an option has an invalid value, or a step's ``advantage`` does not
+            fit its completion.
     """
     settings = _settings(k, teacher, source, filler)
     check_row_options(options)

@@ -54,7 +54,7 @@ def exchanges(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> RowIterator:
-    """One dict for each HTTP exchange with a model, in the order of the calls: ``LLMExchange(**row)``.
+    """Exports one dict for each HTTP exchange with a model, in the order of the calls: ``LLMExchange(**row)``.
 
     - ``request``: ``timestamp``, ``method``, ``path``, ``headers`` (empty: none are recorded), ``body``
     - ``response``: ``timestamp`` of its end, ``status_code``, ``headers``, ``body``
@@ -65,17 +65,17 @@ def exchanges(
       ``engine``, ``agent_name``; the trajectory's ``reward``; ``cost``, ``time_to_first_token_ms``, ``request_id``,
       ``http_status``; and what the bodies are:
 
-    ``bodies`` is ``recorded`` where the bytes were kept (``keep_bytes=True``) and the answer was one JSON object; else
-    ``chat``: the call as a chat completion, whatever its protocol was, with token ids and logprobs in the form in which
-    vLLM sends them, so that ``rollout_trace.wire.decode`` gives the same ids again. A call with ``n`` choices is one
-    exchange, a call that was retried one for each attempt.
+    ``bodies`` is ``recorded`` if the bytes were kept (``keep_bytes=True``) and the answer was one JSON object;
+    otherwise ``chat``: the call as a chat completion, whatever its protocol was, with token ids and logprobs in vLLM's
+    form, so that ``rollout_trace.wire.decode`` returns the same ids. A call with ``n`` choices is one exchange; a
+    retried call is one exchange per attempt.
 
-    ``status_code`` is 200 only where the answer came whole: it is the server's where that is an error, 499 where the
-    caller went away or stopped reading, and 0 where there was no answer (or it broke off: what came of it stands beside
-    the ``error`` in the body).
+    ``status_code`` is 200 only if the answer is complete. It is the server's if that is an error, 499 if the caller
+    disconnected or stopped reading, and 0 if there was no answer or it broke off (the part received is then beside the
+    ``error`` in the body).
 
     Args:
-        tokens: False: bodies of the kind ``chat`` without token ids and logprobs.
+        tokens: False leaves token ids and logprobs out of ``chat`` bodies.
         report: counts what is left out: what a chat message has no place for. Headers are not recorded, and not
             counted.
     """

@@ -1,4 +1,4 @@
-"""What an exporter is: a function of trajectories that gives rows, all at once or each on demand."""
+"""Defines exporters: functions from trajectories to rows, all at once or each on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]
     Row: TypeAlias = dict[str, Any]
     Columns: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
-    """Types by column name; or a function that gives a ``pyarrow.Schema``; or None: the rows have no fixed columns."""
+    """Types by column name, or a function that returns a ``pyarrow.Schema``; None if the columns are not fixed."""
     Make: TypeAlias = Callable[[ExportReport, bool], Iterable[Row]]
 
 P = ParamSpec("P")
@@ -32,26 +32,26 @@ class Rows(list[dict[str, Any]]):
     def __init__(self, rows: Iterable[dict[str, Any]], columns: Columns = None, *, fills: bool = True) -> None:
         super().__init__(rows)
         self.columns = columns
-        """Types by column name, columns that no row has included; None where the exporter has no fixed columns."""
+        """Types by column name, including columns that no row has; None if the exporter has no fixed columns."""
         self.fills = fills
-        """Whether ``export.write`` gives every line of JSON every column, None where there is nothing."""
+        """Whether ``export.write`` writes every column on every line of JSON, null if it has no value."""
 
 
 class RowIterator(Iterator[dict[str, Any]]):
     """An exporter's rows, each made on demand. The warnings come after the last row.
 
     Args:
-        name: of the exporter.
+        name: name of the exporter.
         strict: the exporter's argument.
         report: the exporter's argument.
-        make: gives the rows, and counts in the report. Its second argument is True for rows that go into a file: arrays
-            of numbers stay arrays, and what was recorded need not be copied.
+        make: yields the rows, and counts in the report. Its second argument is True for rows that go into a file:
+            number arrays stay arrays, and recorded values need not be copied.
         columns: the types of the rows' columns.
         fills: as for ``Rows``.
-        checked: whether the exporter itself replaces, and counts, numbers that are not finite.
+        checked: whether the exporter itself replaces and counts numbers that are not finite.
 
     Raises:
-        ValueError: ``strict`` is none of its values.
+        ValueError: ``strict`` has an unknown value.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class RowIterator(Iterator[dict[str, Any]]):
         return next(self._rows)
 
     def for_file(self) -> Iterator[dict[str, Any]]:
-        """The rows as a writer takes them; those that are left, if some were already given."""
+        """Returns the rows in the form that a writer takes; if some were already taken, the remaining ones."""
         return self._made(for_file=True) if self._rows is None else self._rows
 
     def close(self) -> None:
-        """Makes no further row, and ends the export."""
+        """Ends the export; no more rows are made."""
         if self._rows is None:
             self._rows = self._made(for_file=False)
         self._rows.close()
@@ -95,7 +95,7 @@ class RowIterator(Iterator[dict[str, Any]]):
 class Exporter(Generic[P]):
     """An exporter: ``export.NAME(trajectories, ...)`` gives a list of rows, ``export.NAME.rows(...)`` an iterator.
 
-    Made of a function with the exporter's name, arguments and documentation.
+    It wraps a function with the exporter's name, arguments and documentation.
     """
 
     __name__: str
@@ -114,7 +114,7 @@ class Exporter(Generic[P]):
         return Rows(found, found.columns, fills=found.fills)
 
     def rows(self, *args: P.args, **kwargs: P.kwargs) -> RowIterator:
-        """The same rows, each made on demand: few trajectories are in memory at a time."""
+        """Yields the same rows, each made on demand, so that few trajectories are in memory at a time."""
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -29,17 +29,17 @@ _EXPORTERS: dict[str, Exporter[Any]] = {
 
 
 def features(exporter: str, **options: Unpack[ChatOptions]) -> Any:
-    """The ``datasets.Features`` with which to load an exporter's JSON lines; those of its parquet files are the same.
+    """Returns the ``datasets.Features`` with which to load an exporter's JSON lines or parquet files.
 
-    ``load_dataset("json")`` takes types from the first 10 MB of the first file. What comes later (tools, a reward, a
-    message with other keys) is refused, unless it is given the types::
+    ``load_dataset("json")`` infers types from the first 10 MB of the first file. It rejects values that first appear
+    later (tools, a reward, a message with other keys), unless you pass the types::
 
         datasets.load_dataset("json", data_files=paths, split="train", features=export.features("chat"))
 
     Args:
         exporter: ``chat``, ``distillation``, ``exchanges``, ``steps``, ``trl``, ``trl_dpo``, ``trl_kto``,
             ``trl_prompts``, ``turns``, ``verifiers`` or ``verl_prompts``.
-        **options: of ``chat``: ``columns``, with which the file was written.
+        **options: for ``chat``: the ``columns`` with which the file was written.
 
     Raises:
         ImportError: datasets or pyarrow is not installed.

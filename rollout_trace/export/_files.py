@@ -40,12 +40,12 @@ arrays: its rows as Python objects would take more, and leave holes in the memor
 def write(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | None = None) -> int:
     """Writes rows to JSON lines or parquet (zstd inside), by the file's ending, and returns their number.
 
-    Give an exporter's rows as ``export.NAME.rows(...)``: they are written as they are made, so memory stays flat (in
+    Pass an exporter's rows as ``export.NAME.rows(...)``: they are written as they are made, so memory stays flat (in
     parquet: one row group at a time). Missing folders are created. An existing file is replaced after the last row; on
-    an error it is unchanged.
+    an error it is left unchanged.
 
     Arrays are written as lists; in JSON a float32 has all digits of its value as a double. Every line of an exporter's
-    rows has every column, None where there is nothing: see ``features`` for the types with which to load the file. In
+    rows has every column, null if it has no value; see ``features`` for the types with which to load the file. In
     parquet, columns such as ``messages`` have Arrow's JSON type: ``datasets`` returns their values, other readers text.
 
     Args:
@@ -56,12 +56,11 @@ def write(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | No
             exporter's; otherwise parquet's are inferred from the first rows, which all others must fit.
 
     Raises:
-        ExportError: the rows are of an exporter with ``strict``, and something would be left out.
+        ExportError: the rows come from an exporter with ``strict``, and something would be left out.
         ImportError: zstandard or pyarrow is not installed.
         OSError: the file cannot be written.
-        TypeError: trajectories, or an exporter, in the place of rows.
-        ValueError: the name ends with something else, or a row does not fit the schema or holds a number that is not
-            finite.
+        TypeError: trajectories or an exporter were passed instead of rows.
+        ValueError: the name has another ending, or a row does not fit the schema or holds a number that is not finite.
     """
     suffix = _suffix(path, JSONL_SUFFIXES + PARQUET_SUFFIXES)
     if schema is None:

@@ -51,20 +51,19 @@ def nemo_gym(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """NeMo-Gym's rollouts, one dict for each sequence: ``BaseVerifyResponse.model_validate(row)``.
+    """Exports NeMo-Gym's rollouts, one dict for each sequence: ``BaseVerifyResponse.model_validate(row)``.
 
     ``responses_create_params`` has the messages of the first call as ``input``, and its tools. ``response.output`` has
-    what followed as items of the Responses API, whatever the protocol was: answers as ``reasoning``, ``message`` and
-    ``function_call``, results as ``function_call_output``. The last item of each answer has ``prompt_token_ids`` (all
-    tokens before it), ``generation_token_ids`` and ``generation_log_probs``: NeMo-RL trains on these. ``reward`` is the
-    row's; ``mask_sample`` is True for runs whose status is ``failed`` or ``aborted``, with ``failure_kind`` and
-    ``failure_reason``, which NeMo-Gym has since 0.7; ``_ng_task_index`` numbers the groups (else tasks, else runs)
-    and ``_ng_rollout_index`` the rows of one. Beside them: ``trajectory_id``, ``group_id``, ``rollout_index``,
-    ``task_id``, ``rewards`` by name, ``temperature``, ``logprobs_mode``.
+    everything after it as items of the Responses API, whatever the protocol was: answers as ``reasoning``, ``message``
+    and ``function_call``, tool results as ``function_call_output``. The last item of each answer has
+    ``prompt_token_ids`` (all tokens before it), ``generation_token_ids`` and ``generation_log_probs``: NeMo-RL trains
+    on these. ``reward`` is the row's; ``mask_sample`` is True for runs whose status is ``failed`` or ``aborted``, with
+    ``failure_kind`` and ``failure_reason``, which NeMo-Gym has since 0.7; ``_ng_task_index`` numbers the groups (else
+    tasks, else runs) and ``_ng_rollout_index`` the rows of one. Beside them: ``trajectory_id``, ``group_id``,
+    ``rollout_index``, ``task_id``, ``rewards`` by name, ``temperature``, ``logprobs_mode``.
 
-    NeMo-RL stops at a rollout whose prompts do not repeat what came before; here each sequence of such a run is a row.
-    Left out and counted: trajectories without a reward, rows without logprobs, images and other contents that are not
-    text.
+    NeMo-RL fails on a rollout whose prompts do not repeat what came before; here each sequence of such a run is its own
+    row. Left out and counted: trajectories without a reward, rows without logprobs, images and other non-text content.
     """
     check_row_options(options)
     return RowIterator(

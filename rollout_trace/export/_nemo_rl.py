@@ -44,30 +44,30 @@ def nemo_rl(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """NeMo-RL's ``DatumSpec``, one dict for each sequence, with the message log of a finished rollout.
+    """Exports NeMo-RL's ``DatumSpec``, one dict for each sequence, with the message log of a finished rollout.
 
-    ``message_log`` has a message of role ``assistant`` for each completion, and one of role ``user`` for what was read
-    before it; their ``content`` is empty, as NeMo-RL has it for NeMo-Gym. Arrays of a message, one row for each of its
-    tokens; make tensors of them with ``torch.from_numpy``:
+    ``message_log`` has a message of role ``assistant`` for each completion, and one of role ``user`` for the tokens
+    read before it; their ``content`` is empty, as in NeMo-RL's own logs for NeMo-Gym. A message has these arrays, with
+    one row per token; convert them with ``torch.from_numpy``:
 
     - ``token_ids``: int64
     - ``generation_logprobs``: float32, on ``assistant`` alone; NeMo-RL trains on the messages that have it
-    - ``routed_experts``: int16 [tokens, layers, k] (int32 where those of the engine are wider than a byte), -1 where
-      the engine gave none, which is always so for the last sampled token: there the model's own router chooses
+    - ``routed_experts``: int16 [tokens, layers, k] (int32 if the engine's ids are wider than a byte), -1 where the
+      engine gave none, which includes the last sampled token: the model's own router chooses there
     - ``sampling_mask_token_ids`` int32 [tokens, width], padded with zeros, and ``sampling_mask_sizes`` int32 [tokens],
       on ``assistant`` alone: the ids that could be sampled
 
     Beside it: ``length`` in tokens, ``loss_multiplier`` 1.0, ``idx`` (the row's number), ``extra_env_info`` None,
-    ``total_reward``, ``weight_version`` (a whole number; None where none is known, or the row has several), and
+    ``total_reward``, ``weight_version`` (an integer; None if unknown, or if the row has several), and
     ``trajectory_id``, ``group_id``, ``rollout_index``, ``rewards`` by name, ``temperature``, ``logprobs_mode``.
 
-    NeMo-RL refuses runs whose prompts do not repeat what came before; here each of their sequences is a row. Rows
-    without logprobs are left out. Where some trajectories are scored, the others have no row; where none is,
+    NeMo-RL rejects runs whose prompts do not repeat what came before; here each of their sequences is its own row. Rows
+    without logprobs are left out. If some trajectories are scored, the unscored ones have no row; if none is,
     ``total_reward`` is None.
 
     Args:
-        mask_width: width of ``sampling_mask_token_ids``, which NeMo-RL needs to be one number in a batch. None: the
-            largest number of ids at a token of these rows.
+        mask_width: width of ``sampling_mask_token_ids``, which must be the same throughout a NeMo-RL batch. None: the
+            largest number of ids at any token of these rows.
 
     Raises:
         ValueError: ``mask_width`` is too small, an option has an unknown value, or a step's ``advantage`` does not fit

@@ -33,12 +33,12 @@ def openenv(
     report: ExportReport | None = None,
     **options: Unpack[StepOptions],
 ) -> RowIterator:
-    """OpenEnv's training traces, one dict for each trajectory: ``TrainingTrace.model_validate(row["trace"])``.
+    """Exports OpenEnv's training traces, one dict for each trajectory: ``TrainingTrace.model_validate(row["trace"])``.
 
-    A turn for each call that can be trained on: ``node_id`` (the step's id), ``prompt_token_ids`` (whole),
+    Each trainable call is a turn with ``node_id`` (the step's id), ``prompt_token_ids`` (whole),
     ``completion_token_ids``, ``per_token_logps``, ``loss_mask`` (0 on the prompt, 1 on the completion), ``request`` and
     ``response`` as a chat completion, and ``metadata``: ``reward`` of the step, ``policy_version``, ``turn``,
-    ``finish_reason``. A trace has no reward; beside it the row has ``reward``, ``trajectory_id``, ``parent_id``,
+    ``finish_reason``. A trace has no reward; beside it, the row has ``reward``, ``trajectory_id``, ``parent_id``,
     ``group_id``, ``rollout_index``, ``task_id``. Steps without logprobs, and those without a prompt, are left out.
     """
     check_step_options(options)

@@ -35,22 +35,22 @@ def openrlhf(
     report: ExportReport | None = None,
     **options: Unpack[SequenceOptions],
 ) -> RowIterator:
-    """What OpenRLHF's ``AgentExecutorBase.execute`` returns, one dict for each run, in order.
+    """Exports what OpenRLHF's ``AgentExecutorBase.execute`` returns: one dict for each run, in order.
 
-    ``observation_tokens`` are all tokens of the run, ``action_ranges`` the positions [begin, end) of what the model
-    sampled, ``rollout_log_probs`` a number for each token (0.0 on those that it read). ``reward`` is the run's, and so
-    is ``scores``; ``truncated`` is True where the last answer was cut off; ``extra_logs`` has the rewards by name that
+    ``observation_tokens`` are all tokens of the run, ``action_ranges`` the positions [begin, end) that the model
+    sampled, and ``rollout_log_probs`` one number per token (0.0 on tokens that it read). ``reward`` and ``scores`` are
+    the run's reward; ``truncated`` is True if the last answer was cut off; ``extra_logs`` has the rewards by name that
     every run has. ``label`` is the task's data as text; ``prompt`` is empty, ``images`` and ``mm_train_inputs`` are
     None.
 
-    OpenRLHF compares each ``n_samples_per_prompt`` rows in order with each other, so there is exactly one row for each
-    run. Trajectories that were opened inside one of the others are left out and counted. Its logprobs are of all rows
-    or none, and so are rewards: where some runs are scored, the others have no row.
+    OpenRLHF groups each ``n_samples_per_prompt`` consecutive rows, so there is exactly one row for each run.
+    Trajectories opened inside another one are left out and counted. Either all rows have logprobs or none, and the same
+    holds for rewards: if some runs are scored, the unscored ones have no row.
 
     Args:
-        several: for a run with several sequences (drift, forks): ``raise``, or ``longest``: use the one with the most
-            sampled tokens and count the steps of the others.
-        **options: those of ``Trajectory.sequences()``; ``reward`` changes nothing, as a run is one row.
+        several: what to do with a run that has several sequences (drift, forks): ``raise``, or ``longest``: use the one
+            with the most sampled tokens and count the steps of the others.
+        **options: those of ``Trajectory.sequences()``; ``reward`` has no effect, since a run is one row.
 
     Raises:
         ExportError: a run has no sequence, or has several and ``several="raise"``; or ``strict``, and something would

@@ -42,25 +42,25 @@ def otel(
 ) -> int:
     """Sends trajectories as OpenTelemetry spans, with the times at which things happened; returns their number.
 
-    A trace for each run: ``invoke_agent NAME`` for each trajectory (those opened inside another are below it),
-    ``chat MODEL`` for each step (``text_completion``, ``generate_content`` for endpoints of prompts and of Google) and
-    ``execute_tool NAME`` for each tool run below it. Attributes are those of the GenAI conventions
-    (``gen_ai.request.model``, ``gen_ai.usage.input_tokens``, ``gen_ai.input.messages``, ...); what they have no name
-    for begins with ``rollout_trace.``. Failures have the status ERROR, with ``error.type``: the error's, else the
-    status. Of a run's reward there is an event ``gen_ai.evaluation.result``, named ``reward``, and one for each reward
-    by name.
+    Each run is a trace: a span ``invoke_agent NAME`` for each trajectory (nested like the trajectories), and below it
+    ``chat MODEL`` for each step (``text_completion`` for prompt endpoints, ``generate_content`` for Google's) and
+    ``execute_tool NAME`` for each tool run. Attributes are those of the GenAI conventions (``gen_ai.request.model``,
+    ``gen_ai.usage.input_tokens``, ``gen_ai.input.messages``, ...); attributes without a name there begin with
+    ``rollout_trace.``. Failures have the status ERROR and an ``error.type``: the error's type, otherwise the status. A
+    run's reward is an event ``gen_ai.evaluation.result`` named ``reward``; each named reward is another.
 
-    A span that is not known to have ended ends where it began; one whose start is not known begins with the span above
-    it. With ``n > 1`` each choice is a span, and the usage is on the first. The provider is asked to send every 512
-    spans, as its queue drops what a slow collector does not take in time.
+    A span without a known end ends where it began; one without a known start begins with its parent. With ``n > 1``
+    each choice is a span, and the usage is on the first. The provider is flushed every 512 spans, because its queue
+    drops spans that a slow collector does not take in time.
 
     Args:
-        trajectories: one, or any iterable. Those of an episode need not stand together: 256 wait for the others.
+        trajectories: one, or any iterable. Trajectories of an episode need not be adjacent: up to 256 wait for the
+            others.
         provider: where the spans go; None: the global one (``opentelemetry.trace.get_tracer_provider()``).
-        content: messages, tools, arguments and results as attributes.
-        tokens: token ids and logprobs as attributes: ``prompt_token_ids`` and ``response_token_ids`` (the names of
-            Agent-lightning), ``rollout_trace.logprobs``. The prompt's ids are whole in each span.
-        report: counts what is left out: what a chat message has no place for, and with ``tokens`` the extras.
+        content: send messages, tools, arguments and results as attributes.
+        tokens: send token ids and logprobs as attributes: ``prompt_token_ids`` and ``response_token_ids`` (the names of
+            Agent-lightning), ``rollout_trace.logprobs``. Each span has all ids of its prompt.
+        report: counts what is left out: what a chat message has no place for and, with ``tokens``, the extras.
 
     Raises:
         ImportError: opentelemetry-api is not installed.

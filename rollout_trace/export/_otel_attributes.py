@@ -43,7 +43,7 @@ _PROVIDERS = {
 
 
 def agent_attributes(trajectory: Trajectory, content: bool) -> dict[str, Any]:
-    """Of the span ``invoke_agent``."""
+    """Returns the attributes of the span ``invoke_agent``."""
     task = trajectory.task
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "invoke_agent",
@@ -73,7 +73,7 @@ def operation_of(step: Step) -> str:
 
 
 def call_attributes(step: Step, content: bool, tokens: bool, report: ExportReport, *, first: bool) -> dict[str, Any]:
-    """Of the span of a call. ``first``: it is the first choice of its call, which has the usage."""
+    """Returns the attributes of a call's span. ``first``: it is the call's first choice, which has the usage."""
     sampling = {name: value for settings in settings_of(step) for name, value in settings.items()}
     stop, choices = sampling.get("stop"), sampling.get("n")
     reason, previous = _reason(step), previous_response_of(step)
@@ -111,7 +111,7 @@ def call_attributes(step: Step, content: bool, tokens: bool, report: ExportRepor
 
 
 def tool_attributes(run: ToolRun, content: bool) -> dict[str, Any]:
-    """Of the span ``execute_tool``."""
+    """Returns the attributes of the span ``execute_tool``."""
     attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": run.name or "unknown",

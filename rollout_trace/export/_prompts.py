@@ -43,19 +43,20 @@ def trl_prompts(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> RowIterator:
-    """Rows for TRL's ``GRPOTrainer``: one for each task, with its prompt as messages and its recorded runs.
+    """Exports rows for TRL's ``GRPOTrainer``: one for each task, with its prompt as messages and its recorded runs.
 
     ``prompt`` has the messages of the first call of the task's first run, ``tools`` its tools (None without any),
     ``task`` the task's data. ``trajectory_ids`` and ``rewards`` are those of its runs, in order; TRL hands every column
-    but ``prompt`` to the reward functions. Runs with the same ``group_id``, else the same task id, are of one task;
-    without both, each run is one.
+    but ``prompt`` to the reward functions. Runs with the same ``group_id``, otherwise the same task id, belong to one
+    task; a run with neither is its own task.
 
-    A ``rollout_func`` that gives the recorded runs back trains on them as if they were sampled now: docs/train-trl.md.
+    A ``rollout_func`` that returns the recorded runs trains on them as if they were sampled now: docs/train-trl.md.
 
     Args:
-        trajectories: one, or any iterable; all are read first.
+        trajectories: one, or any iterable, which is read to its end first.
         report: counts what is left out: trajectories that were opened inside another, those without messages, and what
-            a chat message has no place for. Runs whose prompt is not that of the first are counted, and are in its row.
+            a chat message has no place for. Runs whose prompt differs from the first run's are counted, but stay in its
+            row.
     """
     return RowIterator("trl_prompts", strict, report, lambda counts, _: _tasks(trajectories, counts).values(), COLUMNS)
 
@@ -129,15 +130,15 @@ def verl_prompts(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> RowIterator:
-    """Rows for verl's ``RLHFDataset``: the prompts of the tasks of these trajectories, to sample them again.
+    """Exports rows for verl's ``RLHFDataset``: the prompts of these trajectories' tasks, to sample them again.
 
     One row for each task: the messages of the first call of its first run, ``data_source`` and ``ability`` as given,
     ``reward_model`` (``style`` "rule" and the ground truth) and ``extra_info`` (``index``, ``split``, ``task_id``).
-    Runs with the same ``group_id``, else the same task id, are of one task; without both, each run has its own row.
+    Runs with the same ``group_id``, otherwise the same task id, belong to one task; a run with neither has its own row.
 
     Args:
-        ground_truth: returns the text that a reward function compares with; by default the task's data, as JSON unless
-            it is a string.
+        ground_truth: a function that returns the text a reward function compares with; by default the task's data, as
+            JSON unless it is a string.
         strict: as for ``verl``. Left out are trajectories that were opened inside another, those without messages,
             prompts of more than roles and texts, tools, and what a chat message has no place for.
     """

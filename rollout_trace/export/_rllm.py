@@ -40,23 +40,24 @@ def rllm(
     report: ExportReport | None = None,
     **options: Unpack[StepOptions],
 ) -> RowIterator:
-    """rLLM's episodes, one dict for each run: ``Episode.from_dict(row)``.
+    """Exports rLLM's episodes, one dict for each run: ``Episode.from_dict(row)``.
 
-    Each trajectory of a run is one of the episode, with the name of its agent: rLLM compares those of a task that have
-    one name. A step has ``prompt_ids`` (the whole prompt), ``response_ids``, ``logprobs``, ``chat_completions`` (the
-    messages, the answer included), ``reward`` (the step's own, else 0.0), ``advantage`` (the step's own),
-    ``weight_version`` and the same facts again in ``model_output``, which rLLM's verl backend reads. ``done`` is True
-    on the last. ``id`` is ``TASK:INDEX``: the group, else the task, else the run, with ``_`` for ``:``;
-    ``termination_reason`` is ``env_done`` for a completed run, ``max_response_length_exceeded`` where its last answer
-    was cut off, ``error`` for a failed one, else ``unknown``.
+    Each trajectory of a run is a trajectory of the episode, named after its agent: rLLM compares trajectories of a task
+    that have the same name. A step has ``prompt_ids`` (the whole prompt), ``response_ids``, ``logprobs``,
+    ``chat_completions`` (the messages, the answer included), ``reward`` (the step's own, else 0.0), ``advantage`` (the
+    step's own), ``weight_version`` and the same facts again in ``model_output``, which rLLM's verl backend reads.
+    ``done`` is True on the last. ``id`` is ``TASK:INDEX``: the group, else the task, else the run, with ``_`` for
+    ``:``; ``termination_reason`` is ``env_done`` for a completed run, ``max_response_length_exceeded`` if its last
+    answer was cut off, ``error`` for a failed run, otherwise ``unknown``.
 
-    A trajectory's ``reward`` is its own, else that of its last step, as rLLM takes it. Left out and counted:
-    trajectories without either, which rLLM would take for 0.0; steps without logprobs, and those that cannot be
-    trained on.
+    A trajectory's ``reward`` is its own, otherwise that of its last step, as in rLLM. Left out and counted:
+    trajectories without either, which rLLM would treat as 0.0; steps without logprobs, and steps that cannot be trained
+    on.
 
     Args:
-        trajectories: one, or any iterable. Those of an episode need not stand together: 256 wait for the others.
-        correct: whether a run solved its task: ``is_correct``. None: its reward is above 0.
+        trajectories: one, or any iterable. Trajectories of an episode need not be adjacent: up to 256 wait for the
+            others.
+        correct: a function that returns whether a run solved its task (``is_correct``). None: its reward is above 0.
     """
     check_step_options(options)
     return RowIterator(

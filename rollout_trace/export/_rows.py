@@ -35,11 +35,11 @@ other; lines of other processes may come between them."""
 
 
 class RowOptions(SequenceOptions, total=False):
-    """The options of exports of rows: those of ``Trajectory.sequences()``, and ``drop_constant_groups``."""
+    """The options of row exports: those of ``Trajectory.sequences()``, and ``drop_constant_groups``."""
 
     drop_constant_groups: bool
     """Leave out groups in which no two runs differ in reward (all advantages are 0), with all trajectories opened
-    inside their runs. All runs of a group must then be given in one call."""
+    inside their runs. Pass all runs of a group in one call."""
 
 
 # The trajectories
@@ -96,7 +96,7 @@ def task_id(trajectory: Trajectory) -> str | None:
 
 
 def task_or_run(trajectory: Trajectory) -> str:
-    """What a run is compared within: its group, else its task; else the run is alone."""
+    """Returns what a run is compared within: its group, otherwise its task, otherwise the run itself."""
     return trajectory.group_id or task_id(trajectory) or trajectory.id
 
 

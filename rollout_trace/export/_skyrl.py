@@ -52,42 +52,41 @@ def skyrl(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> dict[str, Any]:
-    """A ``GeneratorOutput``: one row for each sequence, or for each step with ``stepwise=True``.
+    """Makes a ``GeneratorOutput``: one row for each sequence, or with ``stepwise=True`` for each step.
 
-    The rows of a group are consecutive, and in it those of each run, in the order of the steps, as SkyRL's trainer
-    needs them, whatever order the trajectories come in; ``is_last_step`` is True on a run's last, which alone has the
-    reward: the trainer reads it there. ``stop_reasons`` are "stop" for every natural end (tool calls too) and "length",
-    the two that SkyRL distinguishes; others are the server's own. A run with several rows is valid in SkyRL's step-wise
-    training alone (``step_wise_trajectories``).
+    Whatever the order of the trajectories, the rows of a group are consecutive, and within it those of each run, in the
+    order of the steps, as SkyRL's trainer needs them. ``is_last_step`` is True on a run's last row, the only one with
+    the reward: the trainer reads it there. ``stop_reasons`` are "stop" for every natural end (tool calls too) and
+    "length", the two that SkyRL distinguishes; others are the server's own. A run with several rows is valid only in
+    SkyRL's step-wise training (``step_wise_trajectories``).
 
     ``trajectory_ids`` are dicts: ``instance_id`` is the group (else the task's id, else the trajectory's own), and
     ``repetition_id`` the ``rollout_index``, or the next free number. For the trainer, convert them:
-    ``[TrajectoryID(**one) for one in output["trajectory_ids"]]``. It takes as many instances as it asked for, so
-    trajectories that were opened inside a run have none of their own: their rows stand before the run's, and have its
-    advantage; rewards of their own are left out, and counted. Where their run is not given, they are runs themselves,
-    of the instance ``GROUP/NAME``.
+    ``[TrajectoryID(**one) for one in output["trajectory_ids"]]``. The trainer expects as many instances as it asked
+    for, so trajectories opened inside a run have no instance: their rows are before the run's and share its advantage;
+    their own rewards are left out and counted. If their run is not given, they are runs of the instance ``GROUP/NAME``.
 
     ``rollout_expert_indices`` has the routed experts of prompt and response of each row, [length - 1, layers, k]
-    (uint8, int16 or int32): of all tokens but the last, which was not run through the model. The key is there only if
-    every row has them without a gap: SkyRL would replay expert 0 in its place. ``rollout_sample_support`` has the
-    sampling masks, int32 [response length, width], -1 behind the ids of each token and where nothing was sampled; the
-    key is there where any row has a mask.
+    (uint8, int16 or int32): of all tokens but the last, which was not run through the model. The key is present only if
+    every row has them without a gap, because SkyRL would replay expert 0 there. ``rollout_sample_support`` has the
+    sampling masks, int32 [response length, width], -1 after the ids of each token and where nothing was sampled; the
+    key is present if any row has a mask.
 
     Args:
         trajectories: one, or any iterable. Those without a reward are left out: SkyRL has no value for "not scored".
-        stepwise: a row for each step, with its whole prompt; ``merge_stepwise_output`` merges them into the rows of
-            ``stepwise=False, linear=True``. It takes no routed experts.
-        arrays: changes nothing: SkyRL takes arrays alone since 0.4.0, and earlier callers asked for them so.
-        failed: what becomes of runs whose status is ``failed`` or ``aborted``, and of those that have no row or no
-            reward. ``keep``: they are runs like others. ``mask``: one row that nothing is learnt from stands for each,
-            so that the trainer gets as many runs of a prompt as it asked for: the prompt's ids (or ``[0]``, also where
-            they are more than ``max_prompt_length`` or ``max_length``), the response ``[0]`` with mask 0, the stop
-            reason "error", and the run's reward, or 0.0. This reward is in the baseline of the others: ``mask_group``
-            masks all runs of a group with such a run, as SkyRL's generator for Harbor does. Rows of sub-agents that
-            failed, or whose run is masked, are left out.
-        report: counts what is left out, and notes the runs that were masked. ``rollout_logprobs`` has all rows or none:
-            one step without logprobs makes it None.
-        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``; ``reward`` is "last".
+        stepwise: make a row for each step, with its whole prompt. SkyRL's ``merge_stepwise_output`` merges them into
+            the rows of ``stepwise=False, linear=True``; it takes no routed experts.
+        arrays: has no effect: SkyRL takes only arrays since 0.4.0. Kept for earlier callers.
+        failed: what to do with runs whose status is ``failed`` or ``aborted``, or that have no row or no reward.
+            ``keep``: treat them like other runs. ``mask``: replace each with one row that does not train, so that the
+            trainer gets as many runs of a prompt as it asked for: the prompt's ids (or ``[0]``, also if they exceed
+            ``max_prompt_length`` or ``max_length``), the response ``[0]`` with mask 0, the stop reason "error", and the
+            run's reward, or 0.0. This reward counts in the group's baseline. ``mask_group``: mask all runs of a group
+            with such a run, as SkyRL's generator for Harbor does. Rows of sub-agents that failed, or whose run is
+            masked, are left out.
+        report: counts what is left out, and notes masked runs. ``rollout_logprobs`` has all rows or none: one step
+            without logprobs makes it None.
+        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``; ``reward`` must be "last".
 
     Raises:
         ValueError: ``reward`` is not "last", ``failed`` is unknown, an option has an unknown value, or a step's

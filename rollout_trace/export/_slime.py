@@ -45,26 +45,26 @@ def slime(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """The fields of slime's ``Sample``, one dict for each sequence: ``Sample.from_dict(row)``.
+    """Exports the fields of slime's ``Sample``, one dict for each sequence: ``Sample.from_dict(row)``.
 
     ``tokens`` are prompt and response, ``response_length`` counts all that follows the first prompt; ``loss_mask`` and
     ``rollout_log_probs`` (0.0 where the mask is 0) are of the response. ``group_index`` numbers the groups (else tasks,
-    else trajectories), ``rollout_id`` the runs: rows of one run, also of trajectories inside another, have the same.
-    ``status`` is ``truncated`` where the last answer was cut off, ``aborted`` where the engine broke it off, ``failed``
-    where the trajectory failed, otherwise ``completed``. ``weight_versions`` are texts, in order: one for each answer,
-    or several where the weights changed within it. ``prompt`` and ``response``, the texts, are empty. ``metadata`` has
+    else trajectories), ``rollout_id`` the runs: all rows of a run, including its inner trajectories, share it.
+    ``status`` is ``truncated`` if the last answer was cut off, ``aborted`` if the engine aborted it, ``failed`` if the
+    trajectory failed, otherwise ``completed``. ``weight_versions`` are strings, in order: one for each answer, or
+    several if the weights changed within it. ``prompt`` and ``response``, the texts, are empty. ``metadata`` has
     ``trajectory_id``, ``group_id``, ``rollout_index``, ``rewards`` by name, ``step_rewards``, ``temperature``,
     ``logprobs_mode`` and ``policy_spans`` ([begin, end, version] in positions of the response, or None).
 
-    Where the engine gave them, arrays:
+    If the engine gave them, there are also arrays:
 
     - ``rollout_routed_experts``: int32 [tokens - 1, layers, k]
     - ``rollout_top_p_token_ids`` int32 [sum of counts] and ``rollout_top_p_token_offsets`` int32
       [response_length + 1]: the ids that could be sampled at each token of the response; none at those it read.
 
-    slime makes columns of logprobs and experts, for all rows of a batch or none; so does this function, for the rows of
-    one call: one row without logprobs takes them from all, and one without experts, or with a gap in them, takes those.
-    Where some trajectories are scored, the others have no row; where none is, ``reward`` is None.
+    slime needs logprobs, and experts, for all rows of a batch or none. So does this function for the rows of one call:
+    one row without logprobs removes them from all rows, and one row without experts, or with a gap in them, removes the
+    experts. If some trajectories are scored, the unscored ones have no row; if none is, ``reward`` is None.
     """
     check_row_options(options)
     return RowIterator("slime", strict, report, lambda counts, _: _samples(trajectories, counts, options))

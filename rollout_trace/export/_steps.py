@@ -106,25 +106,24 @@ def steps(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> RowIterator:
-    """One row for each step that can be trained on token for token, by the rules of ``Trajectory.sequences()``.
+    """Exports one row for each step that can be trained on token for token, by the rules of ``Trajectory.sequences()``.
 
-    Every row has all columns of ``STEP_COLUMNS``; what is not known is None. ``reward`` is the trajectory's,
+    Every row has all columns of ``STEP_COLUMNS``; unknown values are None. ``reward`` is the trajectory's,
     ``step_reward`` the step's own; ``turn`` is the step's position in its trajectory. ``advantages`` has one number per
-    token, even where the step has one for all. ``messages``, ``completion`` and ``tools`` are in chat's shape whatever
-    the protocol was; tool arguments are the text that the model wrote. ``policy_version`` is a string.
-    ``routed_experts`` is flat: ``np.array(row["routed_experts"], row["routed_experts_dtype"])
-    .reshape(row["routed_experts_shape"])``. In the columns of extras a logprob that the engine did not send is None,
-    and an id -1.
+    token, even if the step has one for all. ``messages``, ``completion`` and ``tools`` are in chat's shape whatever the
+    protocol was; tool arguments are the text that the model wrote. ``policy_version`` is a string. ``routed_experts``
+    is flat: ``np.array(row["routed_experts"], row["routed_experts_dtype"]) .reshape(row["routed_experts_shape"])``. In
+    the columns of extras, a logprob that the engine did not send is None, and an id is -1.
 
     Args:
-        tokens: False: a row for each trainable step with an answer, with or without ids; the columns of ids, logprobs,
+        tokens: False exports each trainable step with an answer, with or without ids; the columns of ids, logprobs,
             advantages, experts and the like are None.
-        arrays: True: ids, logprobs, advantages and ``routed_experts`` are read-only arrays (int32, float32) instead of
+        arrays: True makes ids, logprobs, advantages and ``routed_experts`` read-only arrays (int32, float32) instead of
             lists.
-        include: returns True for the steps to keep.
+        include: a function that returns True for the steps to keep.
         allow: reasons that do not exclude a step, such as ``{"abandoned", "retokenized"}``.
-        advantages: ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: that of each run within its
-            group, on all its tokens (all runs of a group must be given); None for runs without one.
+        advantages: ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: each run's advantage within its
+            group, on all its tokens (pass all runs of a group); None for runs without one.
         report: counts what is left out: steps, what a chat message has no place for, and numbers that are not finite
             (they are None).
     """

@@ -39,11 +39,11 @@ def tinker(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """The parts of a ``tinker.Datum``, one dict for each sequence.
+    """Exports the parts of a ``tinker.Datum``, one dict for each sequence.
 
-    Arrays are shifted by one: ``model_input`` has all ids but the last, and position i of the others is about token
-    i + 1: in ``loss_fn_inputs`` its id (``target_tokens``), ``logprobs`` and ``advantages`` (0.0 where it was not
-    sampled); in ``mask`` 1 where it was sampled. ``mask`` is not in ``loss_fn_inputs``, as no loss accepts it::
+    Arrays are shifted by one: ``model_input`` has all ids but the last, and position i of the other arrays describes
+    token i + 1. ``loss_fn_inputs`` has its id (``target_tokens``), ``logprobs`` and ``advantages`` (0.0 if it was not
+    sampled); ``mask`` is 1 if it was sampled. ``mask`` is not in ``loss_fn_inputs``, because no loss accepts it::
 
         tinker.Datum(model_input=tinker.ModelInput.from_ints(row["model_input"]), loss_fn_inputs=row["loss_fn_inputs"])
 
@@ -51,12 +51,12 @@ def tinker(
     (1.0 where the token was sampled). Each row also has ``reward``, ``trajectory_id``, ``temperature`` and
     ``logprobs_mode``.
 
-    A row of samples of Tinker's, by their ``sequence_id``, also has ``provenance``: ``model_input`` and
-    ``loss_fn_inputs``, lists of runs that tile these: ``kind`` (``prompt`` or ``sampled``), ``sequence_id``, ``offset``
-    and ``length`` of a ``PromptProvenanceSpan`` or ``SampledProvenanceSpan``.
+    A row whose samples have Tinker's ``sequence_id`` also has ``provenance``: ``model_input`` and ``loss_fn_inputs``,
+    lists of spans that together cover these: ``kind`` (``prompt`` or ``sampled``), ``sequence_id``, ``offset`` and
+    ``length`` of a ``PromptProvenanceSpan`` or ``SampledProvenanceSpan``.
 
     Args:
-        trajectories: one, or any iterable; all runs of a group must be in it.
+        trajectories: one, or any iterable with all runs of each group.
         advantages: ``grpo`` or ``leave_one_out``: computed for each run within its group (``rt.Group.advantages()``);
             ``steps``: those set on the steps; None: rows for supervised training.
         report: counts what is left out: rows without logprobs, and rows without an advantage (the run was not scored,

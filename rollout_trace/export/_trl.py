@@ -56,10 +56,10 @@ def trl(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """Rows for ``trl.SFTTrainer`` that need no tokenizer: one for each sequence.
+    """Exports rows for ``trl.SFTTrainer`` that need no tokenizer: one for each sequence.
 
-    Each has ``input_ids``, ``labels`` (the same ids, -100 where the model did not sample them), ``reward`` and
-    ``trajectory_id``; the trainer uses the first two, the others are there to filter by. Logprobs are not in the rows:
+    Each row has ``input_ids``, ``labels`` (the same ids, -100 where the model did not sample them), ``reward`` and
+    ``trajectory_id``. The trainer uses the first two; the others are for filtering. Logprobs are not in the rows:
     supervised training needs none.
     """
     check_row_options(options)
@@ -92,26 +92,25 @@ def trl_rollout(
     report: ExportReport | None = None,
     **options: Unpack[SequenceOptions],
 ) -> dict[str, list[Any]]:
-    """The result of a ``rollout_func`` for ``trl.GRPOTrainer``: lists with one entry for each trajectory, in order.
+    """Returns the result of a ``rollout_func`` for ``trl.GRPOTrainer``: lists with one entry per trajectory, in order.
 
     ``prompt_ids``, ``completion_ids`` (all that follows the first prompt), ``logprobs`` (0.0 on tokens that were not
-    sampled; None where they are not known, which TRL reads as "no correction") and ``env_mask`` (1 where the model
-    sampled the token) are TRL's. The others are passed to the reward functions as keyword arguments, one value per
-    rollout: ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``, ``temperature``, ``logprobs_mode``,
-    ``policy_spans`` ([begin, end, version] in positions of ``completion_ids``, or None), and which steps the row has:
-    ``step_ids``, and ``spans``, [begin, end] of the completion of each in the prompt and completion. Without
-    ``use_vllm`` GRPOTrainer does not read the logprobs: it computes those of the current weights.
+    sampled; None if they are unknown, which TRL reads as "no correction") and ``env_mask`` (1 where the model sampled
+    the token) are TRL's. The others are passed to the reward functions as keyword arguments, one value per rollout:
+    ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``, ``temperature``, ``logprobs_mode``, ``policy_spans``
+    ([begin, end, version] in positions of ``completion_ids``, or None), and the row's steps: ``step_ids``, and
+    ``spans``, the [begin, end] of each step's completion in prompt and completion. Without ``use_vllm`` GRPOTrainer
+    does not read the logprobs: it computes those of the current weights.
 
     TRL pairs the entries with its prompts by position, so there must be exactly one row for each trajectory.
-    Trajectories that were opened inside one of the others are left out and counted.
+    Trajectories opened inside another one are left out and counted.
 
     Args:
-        several: for a trajectory with several sequences (drift, forks): ``raise``, or ``longest``: use the one with the
-            most sampled tokens and count the steps of the others.
-        failed: for a run whose status is ``failed``, ``timeout`` or ``aborted``, and for one without a sequence:
-            ``mask``: a row that nothing is learnt from, the prompt's ids (or ``[0]``) and the completion ``[0]`` with
-            mask 0. Its reward is the run's, None where it has none, which TRL leaves out of the baseline. ``keep``: it
-            is a run as others.
+        several: what to do with a trajectory that has several sequences (drift, forks): ``raise``, or ``longest``: use
+            the one with the most sampled tokens and count the steps of the others.
+        failed: what to do with a run whose status is ``failed``, ``timeout`` or ``aborted``, or that has no sequence.
+            ``mask``: a row that does not train: the prompt's ids (or ``[0]``) and the completion ``[0]`` with mask 0.
+            Its reward is the run's; if None, TRL leaves it out of the baseline. ``keep``: treat it like any other run.
 
     Raises:
         ExportError: a trajectory has no sequence, or has several and ``several="raise"``.
@@ -237,18 +236,18 @@ def trl_dpo(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> RowIterator:
-    """Rows for ``trl.DPOTrainer``: for each group, the run with the highest reward over the one with the lowest.
+    """Exports rows for ``trl.DPOTrainer``: each group's run with the highest reward, over the one with the lowest.
 
-    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` is None
-    where the agent had none. The first of equal runs counts. TRL renders and tokenises the messages anew, and
-    trains on all that follows the prompt, results of tools included. Tool arguments are dicts, as chat templates need
-    them. Make a dataset with ``export.dataset(rows)``: ``Dataset.from_list(rows)`` gives all calls the keys and number
-    types of one.
+    ``prompt`` has the messages before the first answer; ``chosen`` and ``rejected`` have all that follow. ``tools`` is
+    None if the agent had none. Of runs with equal rewards, the first is used. TRL renders and tokenises the messages
+    again, and trains on everything after the prompt, including tool results. Tool arguments are dicts, as chat
+    templates need them. Make a dataset with ``export.dataset(rows)``: ``Dataset.from_list(rows)`` would give all tool
+    calls the same keys and number types.
 
     Args:
-        trajectories: one, or any iterable; all runs of a group must be in it.
+        trajectories: one, or any iterable with all runs of each group.
         report: counts what is left out: runs that were not scored, are in no group, are not one conversation (see
-            ``chat``), or continue an answer that is not to be trained on; groups in which no two of the other runs
+            ``chat``), or continue an answer that must not be trained on; groups in which no two of the other runs
             differ in reward; pairs whose prompts or tools differ; rewards and advantages of steps.
 
     Raises:
@@ -267,10 +266,10 @@ def trl_kto(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> RowIterator:
-    """Rows for ``trl.KTOTrainer``: ``prompt`` and ``completion`` of each run as for ``trl_dpo``, and a ``label``.
+    """Exports rows for ``trl.KTOTrainer``: each run's ``prompt`` and ``completion`` (see ``trl_dpo``), and a ``label``.
 
     Args:
-        trajectories: one, or any iterable; without a threshold all runs of a group must be in it.
+        trajectories: one, or any iterable; without a threshold, with all runs of each group.
         threshold: the label is True for a reward of at least this. None: True for a reward above the mean of the run's
             group; runs exactly at the mean are left out.
 

@@ -55,26 +55,27 @@ def verifiers(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """One ``Episode`` for each run, in the form of ``verifiers.v1.WireEpisode``; each trajectory in it is a ``Trace``.
+    """Exports one ``Episode`` for each run (``verifiers.v1.WireEpisode``); each trajectory in it is a ``Trace``.
 
     The branches of a trace's graph are exactly the sequences: the concatenated ``token_ids``, ``mask`` and ``logprobs``
-    of a branch's nodes are those of its sequence. Nodes of messages that were read have no ids: the new ids of a prompt
-    are on the node of the answer, before the completion's, as verifiers itself does where it cannot assign tokens to
-    messages. Branches share the messages they begin with, but no sampled node: an answer that a second branch continues
-    is context there, and is trained on once.
+    of a branch's nodes are those of its sequence. Nodes of messages that the model read have no ids: the new ids of a
+    prompt are on the answer's node, before the completion's ids, as in verifiers itself when it cannot assign tokens to
+    messages. Branches share their first messages, but no sampled node: an answer that a second branch continues is
+    context there, so that it is trained on once.
 
     Sampled nodes have ``routed_experts`` [tokens of the node, layers, k], if every token of the branch but the last has
     them (the last row is repeated, as verifiers does), and ``sampling_mask`` (``ids``, ``counts``), in the form in
     which verifiers sends arrays between processes: ``{"__nd__": True, "dtype", "shape", "data": bytes}``. JSON has no
-    form for that: files have none of them, as verifiers keeps them out of its own, and they are counted.
+    form for that: files leave them out, as verifiers' own files do, and they are counted.
 
-    ``Trace.reward`` is the trajectory's reward; its parts by name have weight 0. A trajectory without sequences has
-    its text, in nodes without ids. What verifiers has no field for is in ``info["rollout_trace"]``. In files logprobs
-    have all their digits, where verifiers itself rounds to four.
+    ``Trace.reward`` is the trajectory's reward; its named parts have weight 0. A trajectory without sequences is
+    exported as text, in nodes without ids. Values without a field in verifiers are in ``info["rollout_trace"]``. In
+    files, logprobs have all their digits; verifiers itself rounds to four.
 
     Args:
-        advantages: of the sampled nodes. ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: that of each
-            run within its group (``rt.Group.advantages()``), for which all trajectories are read first; None: none.
+        advantages: advantages of the sampled nodes. ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``:
+            each run's within its group (``rt.Group.advantages()``), for which all trajectories are read first; None:
+            none.
     """
     check_row_options(options, advantages, "grpo", "leave_one_out", "steps", None)
     return RowIterator(

@@ -43,7 +43,7 @@ def verl(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> RowIterator:
-    """The arguments of ``AgentLoopOutput``, one dict for each sequence: ``AgentLoopOutput(**row)``.
+    """Exports the arguments of ``AgentLoopOutput``, one dict for each sequence: ``AgentLoopOutput(**row)``.
 
     ``response_ids`` is all that follows the first prompt; ``response_logprobs`` is 0.0 where ``response_mask`` is 0.
     ``num_turns`` counts two for each completion, as verl does. ``extra_fields`` has the ids that relate rows
@@ -54,20 +54,20 @@ def verl(
     (``min_global_steps``, ``max_global_steps``).
 
     ``routed_experts`` is an array [length - 1, layers, k] of prompt and response, in the dtype of the engine: verl
-    makes int16 of it, and pads it. The key is absent where there are none.
+    converts it to int16 and pads it. The key is absent if there are none.
 
-    verl makes columns of these, for all rows or none; so does this function, for the rows of one call. One row without
-    logprobs makes ``response_logprobs`` None in all, and one without experts, or with a gap in them, takes them from
-    all: verl would replay expert 0 in its place. Where some trajectories are scored, the others have no row; where
-    none is, ``reward_score`` is None. ``reward_extra_info`` has the names that every row has.
+    verl needs these values for all rows of a batch or none. So does this function for the rows of one call. One row
+    without logprobs makes ``response_logprobs`` None in all rows. One row without experts, or with a gap in them,
+    removes them from all rows, because verl would replay expert 0 there. If some trajectories are scored, the unscored
+    ones have no row; if none is, ``reward_score`` is None. ``reward_extra_info`` has the names that every row has.
 
-    The rows of a trajectory are consecutive, in order. A trajectory with several has drift or forks; an agent loop may
-    return them as a list in verl's v1 trainer alone, which gives all rows the reward of the last. verl cuts nothing:
-    keep rows within its lengths with ``max_prompt_length=`` and ``max_response_length=``.
+    The rows of a trajectory are consecutive, in order. A trajectory with several rows has drift or forks. An agent loop
+    may return a list of them only in verl's v1 trainer, which gives all rows the reward of the last. verl does not
+    truncate: keep rows within its lengths with ``max_prompt_length=`` and ``max_response_length=``.
 
     Args:
         advantages: ``grpo`` or ``leave_one_out``: computed for each run within its group, however many rows it has
-            (``rt.Group.advantages()``); all runs of a group must be given. Rows without one are left out. None: verl
+            (``rt.Group.advantages()``); pass all runs of a group. Rows without an advantage are left out. None: verl
             computes them, and counts each row of a ``uid`` as a run.
     """
     check_row_options(options, advantages, "grpo", "leave_one_out", None)

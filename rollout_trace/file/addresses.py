@@ -127,7 +127,7 @@ def shown(address: str) -> str:
 
 
 def file_system(address: str) -> tuple[Any, str]:
-    """The file system of an address, and the path in it. To be asked for in each process anew: some have threads.
+    """Returns an address's file system and the path in it. Call it again in each process: some have threads.
 
     Raises:
         ImportError: fsspec, or the package for this scheme, is not installed.

@@ -48,32 +48,32 @@ def annotate(
     metadata: Mapping[str, Any] | None = None,
     steps: Mapping[str | int, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Notes what became known of a trajectory after it was written. Readers of the file apply it from then on.
+    """Adds values to a trajectory that was already written, such as a reward. Readers of the file apply them.
 
-    One line is appended to the file of notes beside ``path`` (``rollouts.notes.jsonl`` beside ``rollouts.jsonl`` or
+    It appends one line, a note, to a notes file beside ``path`` (``rollouts.notes.jsonl`` beside ``rollouts.jsonl`` or
     ``rollouts.jsonl.gz``); the file itself is not changed. Later notes win, field by field; ``rewards``, ``metrics``
-    and ``metadata`` are merged by name. None means not given: a note cannot take a value away. Any number of threads
-    and processes can annotate one file.
+    and ``metadata`` are merged by name. None means not given: a note cannot remove a value. Any number of threads and
+    processes can annotate the same file.
 
     Args:
-        path: of the file with the trajectory, or of a folder of shards, of which the one is looked for that has it.
-        trajectory_id: its ``id``. Whether a file has it is not checked, which would need to read the whole file;
-            readers log a warning that names notes whose trajectory they have not found.
+        path: path of the file with the trajectory, or of a folder of shards, which is searched for it.
+        trajectory_id: its ``id``. In a single file it is not looked up, which would mean reading the whole file;
+            readers log a warning that names notes without a trajectory.
         reward: as ``Trajectory.reward``.
         rewards: as ``Trajectory.rewards``.
         metrics: as ``Trajectory.metrics``.
         metadata: as ``Trajectory.metadata``.
-        steps: values of single steps by the step's id, or by its ``index``: a dict with any of ``reward``,
-            ``advantage``, ``trainable``, ``policy_version``, ``metadata``; and of a trainer's numbers, one for each
-            completion token: ``trainer_logprobs``, ``entropy``, ``reference_logprobs``, ``loss_weights``. For these
-            the trajectory's line is looked up, and their lengths are checked. For rows, see ``rt.trainer_report``.
+        steps: values for single steps, by the step's id or ``index``: a dict with any of ``reward``, ``advantage``,
+            ``trainable``, ``policy_version``, ``metadata``; and of a trainer's numbers, one for each completion token:
+            ``trainer_logprobs``, ``entropy``, ``reference_logprobs``, ``loss_weights``. For these the trajectory's line
+            is read to check their lengths. For rows, see ``rt.trainer_report``.
 
     Raises:
         FileNotFoundError: there is no such file.
-        TypeError, ValueError: a value is not what its field takes, or none is given. Or the path is an address, or a
-            folder of which no file has the trajectory.
+        TypeError, ValueError: a value does not suit its field, or no value is given; or the path is an address, or a
+            folder in which no file has the trajectory.
         WriteError: the notes cannot be written, or stayed locked for 10 seconds.
-        OSError: the file of notes cannot be opened.
+        OSError: the notes file cannot be opened.
     """
     values = {"reward": reward, "rewards": rewards, "metrics": metrics, "metadata": metadata, "steps": steps}
     note = checked_note(trajectory_id, values)
@@ -324,7 +324,7 @@ def of_episodes(output: PathLike, wanted: Collection[str]) -> Iterator[tuple[str
 
 
 def leave_out(output: PathLike, episodes: Collection[str], *, note: str | None = None) -> None:
-    """Notes that no step of these episodes is to be trained on, whichever process wrote it; ``note``: and why.
+    """Notes that no step of these episodes may be trained on, whichever process wrote it; ``note`` says why.
 
     Steps that are ``superseded``, or not to be trained on already, need no note. Nothing is noted at an address, whose
     objects cannot be added to.
@@ -343,7 +343,7 @@ def leave_out(output: PathLike, episodes: Collection[str], *, note: str | None =
 
 
 def leave_out_note(trajectory: Trajectory, why: str | None) -> dict[str, Any]:
-    """The note that no step of a trajectory is to be trained on; ``why``: a key that ``rt.collect``'s notes get.
+    """Returns the note that no step of a trajectory may be trained on; ``why`` is a key in ``rt.collect``'s notes.
 
     Raises:
         ValueError: without ``why``, it has no such step.

@@ -32,7 +32,7 @@ class AppendError(Exception):
 
 
 class AppendedFile:
-    """An open file, opened anew where its path leads to another file. For one thread at a time.
+    """An open file, reopened when its path leads to another file. For one thread at a time.
 
     Args:
         path: absolute.
@@ -147,7 +147,7 @@ class AppendedFile:
             return True
 
     def _facts_of(self, file: int) -> os.stat_result | None:
-        """None where the descriptor is no longer that of our file: a program that becomes a daemon closes them all."""
+        """Returns None if the descriptor is no longer our file's: a program that becomes a daemon closes them all."""
         try:
             facts = os.fstat(file)
         except OSError:  # Closed; or removed by another machine (ESTALE).
@@ -307,7 +307,7 @@ def cut_partial_line(path: Path, is_known: Callable[[str], bool]) -> int:
 
 
 def _partial_end(file: BinaryIO, path: Path) -> tuple[int, bytes]:
-    """Finds the partial line and its first bytes as text; the end of the file where there is none."""
+    """Finds the partial line at the end and its first bytes as text; the end of the file if there is none."""
     end = file.seek(0, os.SEEK_END)
     file.seek(0)
     # Here: writers need it in no other case.

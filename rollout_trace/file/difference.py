@@ -98,7 +98,7 @@ _SEARCHES = 8
 
 
 def arrays(text: bytes) -> list[tuple[int, int]]:
-    """Where JSON has long arrays of numbers. It looks at few bytes, and so may overlook one."""
+    """Finds long arrays of numbers in JSON. It samples few bytes, so it may miss one."""
     found: list[tuple[int, int]] = []
     marks = text[::_STRIDE].translate(_MARKS)
     run = marks.find(_RUN)
@@ -114,7 +114,7 @@ def arrays(text: bytes) -> list[tuple[int, int]]:
 
 
 def _has_none(text: bytes, mark: int) -> bool:
-    """Whether there is no quotation mark for a while."""
+    """Returns whether the next bytes contain no quotation mark."""
     return text.find(b'"', mark * _STRIDE, (mark + 2) * _STRIDE) < 0
 
 

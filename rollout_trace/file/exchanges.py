@@ -124,7 +124,7 @@ def _at_characters(found: Difference, text: bytes) -> Difference:
 
 
 def _is_inside(text: bytes, at: int) -> bool:
-    """Tells whether a byte goes on with the character of the byte before it."""
+    """Returns whether a byte continues the character of the byte before it."""
     return text[at] & 0xC0 == 0x80
 
 

@@ -326,7 +326,7 @@ def _step_part(step: model.Step, given: Given) -> Any:
 
 
 def facts_record(step: model.Step) -> dict[str, Any]:
-    """What a step has beside messages, answer and tokens, as a line has it: for formats with a free place for it."""
+    """Returns what a step has besides messages, answer and tokens, as in a line, for formats with room for it."""
     record = json.loads(step_json(step))
     return {name: record[name] for name in FACTS if name in record}
 

@@ -146,7 +146,7 @@ _FORMAT = LineFormat(SCHEMA, FoundHead)
 
 
 def position_of(wanted: str) -> int | None:
-    """The position that a text names: ``3``, ``-1``; None for one that is no position."""
+    """Returns the position that a text names (``3``, ``-1``); None if it is not a position."""
     return int(wanted) if _POSITION.fullmatch(wanted) else None
 
 
@@ -420,7 +420,7 @@ class LineIndex:
 
 
 def ids_in(path: str | os.PathLike[str], wanted: Collection[str]) -> set[str]:
-    """Selects the trajectories that have a whole line in a file; none where there is no file.
+    """Selects the trajectories that have a complete line in a file; none if there is no file.
 
     Only their lines are decoded: of the others, the first bytes are looked at.
 

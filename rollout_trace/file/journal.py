@@ -48,7 +48,7 @@ _SMALL = 8192
 
 
 class Damage(NamedTuple):
-    """Bytes of a journal that are no whole record."""
+    """Bytes of a journal that are not a complete record."""
 
     offset: int
     length: int
@@ -92,7 +92,7 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
 
 
 def records(data: Any) -> Iterator[Record | Damage]:
-    """The whole records of a journal, and the places between them that are none.
+    """Yields the complete records of a journal, and the damaged places between them.
 
     Args:
         data: its bytes: ``bytes`` or an ``mmap``. The blobs are views of it.
@@ -232,7 +232,7 @@ class JournalFile:
             return False
 
     def contents(self) -> bytes:
-        """What has been written to it.
+        """Returns what has been written to the file.
 
         Read through the open descriptor: there may be no further one, and another program may have deleted the file.
 
@@ -333,7 +333,7 @@ class JournalFiles:
                 self._reap(file)
 
     def release(self, pin: Pin, record: list[bytes] | None = None) -> None:
-        """Its trajectory is finished: deletes the files that no other one needs, and the folder if it is empty.
+        """After a trajectory is finished: deletes files that no other trajectory needs, and the folder if empty.
 
         Args:
             pin: what it was kept by.
@@ -366,7 +366,7 @@ class JournalFiles:
         self._files.clear()
 
     def renew(self) -> None:
-        """Begins anew in a forked process: the files are the other process's, and the next record makes its own."""
+        """Resets in a forked process: the files belong to the other process, and the next record creates new ones."""
         for file in list(self._files):
             file.close()
         self._files, self._current = set(), None

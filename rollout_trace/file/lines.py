@@ -110,7 +110,7 @@ class NumberedLines:
 
     @property
     def rest(self) -> Place:
-        """The place at which reading goes on when the file has grown: behind the last line that ended with a newline.
+        """Offset at which reading continues when the file has grown: after the last line that ends with a newline.
 
         What was yielded with this number or a higher one lacked its end, or was damaged, and is yielded anew then.
         """
@@ -268,7 +268,7 @@ def _window(parts: Iterator[bytes | Damaged | None], begin: int, end: int) -> li
 
 
 class _Pending:
-    """A line of which more is to come. Kept in one piece: a list of pieces would have to be copied into one."""
+    """A line that is not complete yet. Kept in one piece: a list of pieces would have to be copied into one."""
 
     __slots__ = ("_buffer", "_problem", "length")
 

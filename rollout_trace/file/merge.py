@@ -25,27 +25,27 @@ from rollout_trace.file.writer import check_path
 @document_fields
 @dataclass(slots=True, kw_only=True)
 class MergeReport:
-    """What ``merge`` did."""
+    """The result of ``merge``."""
 
     output: str
     """Path of the file that was written."""
     read: int = 0
-    """Trajectories in the files, doubles included."""
+    """Number of trajectories in the files read, including duplicates."""
     written: int = 0
-    """Trajectories in the output."""
+    """Number of trajectories in the output."""
     doubles: int = 0
-    """Lines left out because a later line has the same trajectory id."""
+    """Number of lines left out because a later line has the same trajectory id."""
     notes: int = 0
-    """Trajectories into which notes were folded."""
+    """Number of trajectories to which notes were applied."""
     unmatched_notes: list[str] = field(default_factory=list)
-    """Ids that have notes, and no trajectory in the files. Their notes are not in the output."""
+    """Ids with notes but without a trajectory in the files. Their notes are not in the output."""
     unmatched_steps: list[str] = field(default_factory=list)
-    """Steps that have notes, and are not in their trajectory: ``step 7 of trajectory 'a'``."""
+    """Steps with notes that are not in their trajectory: ``step 7 of trajectory 'a'``."""
     unreadable: list[FormatError] = field(default_factory=list)
-    """An error for each line, and each note, that could not be read and is not in the output."""
+    """An error for each line and each note that could not be read and is not in the output."""
 
     def lines(self) -> list[str]:
-        """The report as lines of text."""
+        """Returns the report as lines of text."""
         found = [f"{self.written} trajectories in {self.output}, of {self.read} read"]
         if self.doubles:
             found.append(f"doubles dropped: {self.doubles}")
@@ -68,23 +68,23 @@ class MergeReport:
 def merge(
     paths: PathLike | Iterable[PathLike], out: PathLike, *, on_error: OnError = "raise", overwrite: bool = False
 ) -> MergeReport:
-    """Writes the trajectories of several files to a new one: notes folded in, and each trajectory id once.
+    """Merges several files into a new one, with notes applied and each trajectory id once.
 
-    Of several lines with one id the last one is kept, in its place. The notes of all files are applied, in the order
-    of the files. A line without notes is copied byte for byte, together with the media that it refers to. The files
-    are read twice, one line at a time; ids are kept in memory, trajectories are not. The output appears whole under
-    its name, or not at all; the files read are not changed. Files at an address may hold no references to media.
+    If several lines have the same id, the last one is kept, in its place. The notes of all files are applied, in the
+    order of the files. A line without notes is copied byte for byte, together with the media it refers to. The files
+    are read twice, one line at a time; ids are kept in memory, trajectories are not. The output appears under its name
+    complete, or not at all; the files read are not changed. Files at an address must not contain references to media.
 
     Args:
         paths: as for ``read``.
-        out: the suffix chooses the compression, as for ``JSONLWriter``.
-        on_error: ``raise``: raise at a line, or a note, that cannot be read, and write nothing; ``skip``: leave it out
-            and keep its error in the report.
+        out: path of the new file. Its suffix chooses the compression, as for ``JSONLWriter``.
+        on_error: ``raise``: raise at a line or note that cannot be read, and write nothing; ``skip``: leave it out and
+            put its error in the report.
         overwrite: replace ``out`` if it exists.
 
     Raises:
         FileNotFoundError: a path does not exist, or a pattern matches nothing.
-        FileExistsError: ``out`` exists, or notes are beside it that are of none of the files read.
+        FileExistsError: ``out`` exists, or beside it are notes that belong to none of the files read.
         ValueError: ``out`` is one of the files read, or its suffix is that of another format.
         FormatError: a line cannot be read, unless skipped, or a file was changed while it was read.
         OSError: the output cannot be written.
@@ -149,7 +149,7 @@ class _Plan:
         return merged
 
     def check_unchanged(self, written: int) -> None:
-        """Raises FormatError where a file is another one than in the first reading. Appended lines are no change."""
+        """Raises FormatError if a file changed since it was first read. Appended lines do not count as a change."""
         for path, (identity, size) in zip(self.files, self._identities, strict=True):
             now, now_size = _identity(path)
             if now != identity or now_size < size:

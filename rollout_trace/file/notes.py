@@ -254,7 +254,7 @@ def note_lines(path: str, damaged: Callable[[FormatError], object]) -> Iterator[
 
 
 def note_lines_by_id(path: str) -> Iterator[tuple[str, bytes]]:
-    """Trajectory id and line of each note of a file of notes. What is no note is passed over."""
+    """Yields trajectory id and line of each note in a notes file. Lines that are not notes are skipped."""
     for _, line in lines(path):
         try:
             yield decode_note(line).id, bytes(line)  # type: ignore[arg-type]  # Damaged lines were refused.
@@ -263,7 +263,7 @@ def note_lines_by_id(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def decode_note(line: bytes | Damaged) -> NoteRecord:
-    """The note of a line of a file of notes. Raises BadLine: it is none."""
+    """Decodes a line of a notes file. Raises BadLine if it is not a note."""
     if isinstance(line, Damaged):
         raise BadLine("", str(line), line.code)
     note = at_any_depth(_FORMAT.decode, line)

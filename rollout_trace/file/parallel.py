@@ -147,7 +147,7 @@ class Workers:
         self._skipped = at
 
     def _ask(self) -> None:
-        """Has every process something to do."""
+        """Gives every process something to do."""
         while len(self._asked) < _PARTS_AHEAD * len(self._processes):
             # Of a file whose rest is not wanted the last part alone, which says that it has ended.
             at, part = next((one for one in self._parts if one[0] > self._skipped or one[1].is_last), (0, None))
@@ -206,7 +206,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _widen(pipe: int) -> None:
-    """Has a pipe take more before its writer waits, where the system allows it."""
+    """Enlarges a pipe's buffer, if the system allows it, so that its writer waits less."""
     try:
         from fcntl import F_SETPIPE_SZ, fcntl
 
@@ -480,7 +480,7 @@ def _send(waiting: queue.Queue[bytes], results: BinaryIO) -> None:
 
 
 def batches(part: Part) -> Iterator[bytes]:
-    """The batches of a part. The last one says so, or that the rest is to be read by whoever wants it."""
+    """Yields the batches of a part. The last one says that it is the last, or that the receiver must read the rest."""
     counted: list[PackedLine] = []
     path, size = os.fsdecode(part.path), 0
     read = partial(parse_restored, path=path) if part.has_media else parse

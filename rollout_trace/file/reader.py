@@ -47,30 +47,30 @@ def read(
 ) -> TrajectoryReader:
     """Returns an iterator over the trajectories of a file, a folder, an address, a pattern, or of a list of these.
 
-    Lines are read lazily. What ``annotate`` has noted of a trajectory is applied to it; the notes of a file are read
-    when its first line is.
+    Lines are read lazily. Notes written by ``annotate`` are applied; a file's notes are read together with its first
+    line.
 
     Args:
-        path: a path, a folder, a pattern such as ``runs/*.jsonl``, or an iterable of these. Or what fsspec opens, such
-            as ``s3://bucket/run``: a file, a "folder" of files, or a pattern. Of a folder the files are read whose
-            names end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``, in the order of their names; those in folders
-            inside it are not. Files of notes, hidden files and a ``history.jsonl`` are left out. Files compressed with
-            gzip or zstd are decompressed.
-        on_error: ``raise``: raise at a line, or a note, that cannot be read; ``skip``: leave it out, keep its error in
-            ``.skipped`` of the iterator, and log one warning at the end.
-        media: ``restore``: replace references by the media in the folder ``<path>.media``; ``keep``: leave references
-            in their places, without reading the data (see docs/file-format.md).
-        workers: processes that read the files; 1: this one alone, which also reads less than about 128 MB of JSON by
-            itself, in the time that others need to start. The trajectories, their order and all errors are the same.
-            The processes end with the iterator, also where it is dropped before its end.
+        path: a path, a folder, a pattern such as ``runs/*.jsonl``, or an iterable of these. Or an address that fsspec
+            opens, such as ``s3://bucket/run``: a file, a "folder" of files, or a pattern. In a folder, files whose
+            names end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` are read, in the order of their names; subfolders
+            are not. Notes files, hidden files and ``history.jsonl`` are left out. Files compressed with gzip or zstd
+            are decompressed.
+        on_error: ``raise``: raise at a line or note that cannot be read; ``skip``: leave it out, keep its error in the
+            iterator's ``.skipped``, and log one warning at the end.
+        media: ``restore``: replace references with the media in the folder ``<path>.media``; ``keep``: leave the
+            references, without reading the data (see docs/file-format.md).
+        workers: number of processes that read the files; 1: only this process. Less than about 128 MB of JSON is always
+            read by this process, since starting others would take as long. Trajectories, their order and errors are the
+            same. The processes end with the iterator, even if it is dropped early.
 
     Raises:
         FileNotFoundError: a path does not exist, a pattern matches nothing, or a folder has no such file.
         OSError: a path is a pipe, a socket or a device, or an address cannot be read.
         ValueError: ``on_error`` or ``media`` has another value.
         FormatError: while iterating, unless skipped: a line or a note does not match the format, or media are missing.
-        ImportError: a package is missing that opens an address; or while iterating: a file is compressed with zstd and
-            the package zstandard is not installed.
+        ImportError: the package that opens an address is missing; or, while iterating, a file is compressed with zstd
+            and the package zstandard is not installed.
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
@@ -104,7 +104,7 @@ _ONE_AT_A_TIME = (
 
 
 class TrajectoryReader(Iterator["Trajectory"]):
-    """Iterates once over the trajectories of files; returned by ``read``."""
+    """Iterates once over the trajectories of files. ``read`` returns it."""
 
     def __init__(self, paths: list[str], on_error: OnError, media: ReadMedia = "restore", workers: int = 1) -> None:
         self.paths = paths
@@ -178,9 +178,9 @@ class TrajectoryReader(Iterator["Trajectory"]):
             yield found
 
     def read_noted_lines(self, open_file: Callable[[str], BinaryIO]) -> Iterator[ReadLine]:
-        """The lines of all files with their trajectories, to which notes are applied; ``data`` is without them.
+        """Yields the lines of all files with their trajectories. Notes are applied to these, not to ``data``.
 
-        What was left out is in ``skipped``; of notes that match nothing, a warning is logged.
+        Errors of skipped lines are in ``skipped``; notes that match nothing are logged as a warning.
         """
         for path in self.paths:
             notes = self._notes.of(path)
@@ -195,11 +195,11 @@ class TrajectoryReader(Iterator["Trajectory"]):
         self._notes.warn_of_unmatched(has_skipped=bool(self.skipped))
 
     def read_lines(self, path: str, *, after: int = 0, file: BinaryIO | None = None) -> Iterator[ReadLine]:
-        """The lines of one file with their trajectories, without notes.
+        """Yields the lines of one file with their trajectories, without applying notes.
 
         Args:
-            after: number of a line with a trajectory, behind which it begins.
-            file: the file, open at its begin; None: it is opened.
+            after: number of a line with a trajectory; reading starts after it.
+            file: the file, open at its start; None: it is opened here.
         """
         self._has_trajectories, self._foreign_errors = after > 0, []
         for number, line in lines(path) if file is None else NumberedLines(file, path):
@@ -238,7 +238,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
         return [ReadLine(path, number, data, found, is_whole=False)]
 
     def damaged(self, error: FormatError) -> None:
-        """Raises the error of a line or a note, or keeps it in ``skipped``."""
+        """Raises the error of a line or note, or keeps it in ``skipped``."""
         if self._on_error == "raise":
             raise error
         self.skipped.append(error)

@@ -124,7 +124,7 @@ class BodyRecord(Record):
 
 
 class CostRecord(Record):
-    """What a call cost."""
+    """The cost of a call."""
 
     amount: float | None = None
     currency: str = "USD"

@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 @document_fields
 @dataclass(slots=True, kw_only=True)
 class ScoreReport:
-    """What ``score`` did. The four counts together are the trajectories of the files, each id of a file once."""
+    """The result of ``score``. The four counts add up to the trajectories of the files, each id once per file."""
 
     scored: int = 0
-    """Trajectories whose score was noted."""
+    """Number of trajectories whose score was noted."""
     skipped: int = 0
-    """Trajectories that were scored before, or that ``where`` left out."""
+    """Number of trajectories that were scored before, or that ``where`` left out."""
     failed: int = 0
-    """Trajectories for which the function raised, or returned what is no score. A note has the error."""
+    """Number of trajectories for which the function raised, or returned an invalid score. A note has the error."""
     unscored: int = 0
-    """Trajectories for which the function returned None. Nothing is noted of them."""
+    """Number of trajectories for which the function returned None. Nothing is noted for them."""
     errors: list[str] = field(default_factory=list)
     """The first failures: trajectory id, exception class and message. At most 10."""
     unreadable: list[FormatError] = field(default_factory=list)
-    """An error for each line, and each note, that could not be read."""
+    """An error for each line and each note that could not be read."""
 
     def __str__(self) -> str:
         parts = [f"scored {self.scored}, skipped {self.skipped}, failed {self.failed}"]
@@ -110,33 +110,34 @@ def score(
     again: bool = False,
     on_error: OnError = "raise",
 ) -> ScoreReport:
-    """Calls a function with each trajectory that has no reward yet, and notes what it returns (see ``annotate``).
+    """Calls a function with each trajectory that has no reward yet, and notes the returned score (see ``annotate``).
 
-    Each score is noted as soon as it is there: after an interruption (Ctrl-C, a killed process) the next call goes on
-    where this one stopped. A call that fails is noted too, with its exception in ``metadata["score_error"]`` and
-    without any reward; the others go on, and the next ``score`` tries it again.
+    Each score is noted at once: after an interruption (Ctrl-C, a killed process), the next call continues where this
+    one stopped. If the function raises, the exception is noted in ``metadata["score_error"]``, without a reward; the
+    other trajectories are scored, and the next ``score`` retries this one.
 
     Inside a running event loop (a notebook) it blocks that loop; ``await rt.ascore(...)`` does not.
 
     Args:
         path: as for ``read``.
-        function: called with a trajectory, its notes applied. A coroutine function runs in an event loop, any other in
-            threads, so that it must be safe to call from several unless ``concurrency`` is 1. It returns the reward (a
-            number), named rewards (a dict of numbers), or a dict or an object with any of ``reward``, ``rewards``,
+        function: called with a trajectory, with notes applied. A coroutine function runs in an event loop; any other
+            function runs in threads, so it must be thread-safe unless ``concurrency`` is 1. It returns the reward (a
+            number), named rewards (a dict of numbers), or a dict or object with any of ``reward``, ``rewards``,
             ``metrics``, ``metadata``, ``steps`` (as ``annotate`` takes them). None: no score.
-        concurrency: how many calls are made at the same time, at most. So many trajectories are in memory.
-        where: called with a trajectory; a false result leaves it out. None: those without a reward. ``where`` takes the
-            place of this rule: those with a reward are scored too, and the new reward wins. To keep the rule, also ask
-            for ``one.reward is None``.
-        name: under which the scores are noted; trajectories that have one of this name are left out. None: the name of
-            the function. A lambda has none: what it scored is known by the rewards alone.
-        again: score those that have a score of this name once more. Give ``where`` too for those with a reward.
-        on_error: ``raise``: raise at a line, or a note, that cannot be read; ``skip``: leave it out and keep its error
-            in the report.
+        concurrency: maximum number of simultaneous calls. As many trajectories are in memory.
+        where: called with a trajectory; a false result leaves it out. None: only trajectories without a reward are
+            scored. ``where`` replaces this rule, so that trajectories with a reward are scored too and get the new one;
+            to keep the rule, also test ``one.reward is None``.
+        name: name under which scores are noted; trajectories that have a score of this name are left out. None: the
+            function's name. A lambda has no name, so that only rewards tell which trajectories it has scored.
+        again: also score trajectories that have a score of this name. To include those with a reward, pass ``where``
+            too.
+        on_error: ``raise``: raise at a line or note that cannot be read; ``skip``: leave it out and put its error in
+            the report.
 
     Raises:
         TypeError, ValueError: an argument has a wrong type or value.
-        FileNotFoundError, FormatError: as ``read``.
+        FileNotFoundError, FormatError: as for ``read``.
         WriteError: a score cannot be noted.
     """
     # Made here, so that mistakes in the arguments raise before any thread or loop is started.
@@ -154,7 +155,7 @@ async def ascore(
     again: bool = False,
     on_error: OnError = "raise",
 ) -> ScoreReport:
-    """As ``score``, in the running event loop, which it does not block."""
+    """Does what ``score`` does, in the running event loop, without blocking it."""
     return await _Scoring(path, function, concurrency, where, name, again, on_error).run()
 
 

@@ -54,7 +54,7 @@ def host_label() -> str:
 
 
 class Settings(NamedTuple):
-    """How shards are written. See ``rt.recording`` for each."""
+    """Settings for writing shards. See ``rt.recording`` for each."""
 
     shard_bytes: int = SHARD_BYTES
     shard_seconds: float = SHARD_SECONDS

@@ -318,7 +318,7 @@ class Uploader:
         self.wake()
 
     def wake(self) -> None:
-        """Has the thread look what there is to do; starts it, if need be."""
+        """Wakes the thread to look for work; starts it if needed."""
         with self._changed:
             self._has_news = True
             if not self._is_stopping and (self._thread is None or not self._thread.is_alive()):
@@ -451,7 +451,7 @@ class UploadedShards:
         remove_if_empty(self.spool)
 
     def renew(self) -> None:
-        """For a forked process."""
+        """Resets the object in a forked process."""
         self._claim = None
         self.unsent = []
         self._uploads.reset()

@@ -360,7 +360,7 @@ class NotesOfFiles(SharedNotes["_Notes"]):
 
 
 def _problem(note: StepNoteRecord, step: StepRecord | None, trajectory_id: str, path: str) -> BadLine | None:
-    """What is wrong with the note of a step: there is no such step, or it has fewer tokens than a trainer's numbers."""
+    """Says what is wrong with a step's note: there is no such step, or it has fewer tokens than a trainer's numbers."""
     if step is None:
         named = f"id {brief(note.id)}" if note.id is not None else f"index {note.index}"
         return BadLine(path, f"expected a step of trajectory {brief(trajectory_id)}, got the {named}", "note-step")

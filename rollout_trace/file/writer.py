@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A trajectory as it will stand in the file, for ``JSONLWriter.append``."""
+    """A trajectory encoded as a line of the file, for ``JSONLWriter.append``."""
 
     trajectory: Trajectory
     data: bytes
-    """The line, compressed where the file is; its media are in their folder already."""
+    """Bytes of the line, compressed if the file is. Its media are already in their folder."""
     size: int
-    """Bytes of the line before it was compressed."""
+    """Size of the line in bytes, before compression."""
 
 
 class JSONLWriter:
     """Appends trajectories to the file ``path``, one per line.
 
-    Any number of threads, processes and writers can write one file: each line is appended whole. Missing folders are
-    created. A file that is removed or renamed (rotated) meanwhile is created again at ``path``.
+    Any number of threads, processes and writers can write to one file: each line is appended in one piece. Missing
+    folders are created. If the file is removed or renamed (rotated) meanwhile, it is created again at ``path``.
 
     Args:
-        path: the suffix chooses the compression: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` (needs the package
-            zstandard).
-        fsync: each line is on the disk before ``write`` returns.
-        media: ``inline``: images, audio and files that messages, completions and tool results hold as base64 stay in
-            the line; ``folder``: those longer than 1 KiB go to the folder ``<path>.media``, once each, and ``read``
-            restores them.
-        lock_timeout: seconds to wait for others that are writing to the file (10 by default); 0 tries once.
+        path: path of the file. The suffix chooses the compression: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` (needs the
+            package zstandard).
+        fsync: make sure that each line is on the disk before ``write`` returns.
+        media: ``inline``: images, audio and files in messages, completions and tool results stay in the line as base64;
+            ``folder``: those longer than 1 KiB are written once to the folder ``<path>.media``, and ``read`` restores
+            them.
+        lock_timeout: seconds to wait for other writers of the file (10 by default); 0 tries once.
         mode: permission bits of the files that are created (of the media too), such as ``0o600``, whatever the umask;
-            None leaves them to the umask. Files that exist already keep theirs. Windows has none of these bits.
+            None leaves them to the umask. Existing files keep their bits. Windows has no such bits.
 
     Raises:
-        TypeError: ``path`` is not a path, ``lock_timeout`` no number, or ``mode`` no whole number.
-        ValueError: ``media``, ``lock_timeout`` or ``mode`` has a value that it cannot have, the suffix is that of
-            another format, or the contents of the file do not fit its suffix (text in a file that ends with ``.gz``).
+        TypeError: ``path`` is not a path, ``lock_timeout`` is not a number, or ``mode`` is not an integer.
+        ValueError: ``media``, ``lock_timeout`` or ``mode`` has an invalid value, the suffix belongs to another format,
+            or the contents of the file do not match its suffix (text in a file that ends with ``.gz``).
         ImportError: the suffix is ``.zst`` and zstandard is not installed.
         OSError: the file cannot be opened for writing, or the path is a pipe or a device.
     """
@@ -90,17 +90,17 @@ class JSONLWriter:
         renew_after_fork(self, JSONLWriter._renew)
 
     def write(self, trajectory: Trajectory) -> None:
-        """Appends a closed trajectory. Once this returns, readers see its line.
+        """Appends a closed trajectory. Readers see its line once this returns.
 
         Raises:
             ValueError: the trajectory is open, a step has more or fewer logprobs than ids, or the writer is closed.
-            WriteError: the file system refused, or the file stayed locked for ``lock_timeout`` seconds. The message
-                states what is in the file of the line, and ``lost`` holds the trajectory.
+            WriteError: the file system failed, or the file stayed locked for ``lock_timeout`` seconds. The message
+                states how much of the line is in the file, and ``lost`` holds the trajectory.
         """
         self.append(self.encode(trajectory))
 
     def encode(self, trajectory: Trajectory) -> Line:
-        """The line of a closed trajectory, for ``append``. Writes the media to their folder, and nothing to the file.
+        """Encodes a closed trajectory as a line for ``append``. Writes media to their folder, nothing to the file.
 
         Raises:
             ValueError: the trajectory is open, or a step has more or fewer logprobs than ids.
@@ -120,11 +120,11 @@ class JSONLWriter:
         return Line(trajectory, line if self._compress is None else self._compress(line), len(line))
 
     def append(self, line: Line) -> None:
-        """Appends what ``encode`` returned, once; after a failure the same line can be appended again.
+        """Appends the line that ``encode`` returned. After a failure, the same line can be appended again.
 
         Raises:
             ValueError: the writer is closed.
-            WriteError: as for ``write``. Where its ``is_in_file`` is true, appending again would double the line.
+            WriteError: as for ``write``. If its ``is_in_file`` is true, appending again would duplicate the line.
         """
         trajectory, end = line.trajectory, time.monotonic() + self._lock_timeout
         try:
@@ -192,7 +192,7 @@ class JSONLWriter:
         return f"JSONLWriter({str(self.path)!r})"
 
     def same_options(self) -> partial[JSONLWriter]:
-        """Opens a writer of another path with the options of this one."""
+        """Opens a writer for another path with the options of this one."""
         media: MediaMode = "inline" if self._media is None else "folder"
         return partial(JSONLWriter, fsync=self._fsync, media=media, lock_timeout=self._lock_timeout, mode=self._mode)
 

@@ -29,19 +29,19 @@ _NO_IDS = "the triplet has no token ids of the response."
 
 
 def agent_lightning(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads traces of Agent-lightning: a trajectory for each rollout, from its last attempt.
+    """Reads Agent-lightning's traces: one trajectory for each rollout, from its last attempt.
 
-    Known are events (``model_request`` and ``reward``, with the answers' ids), spans (``rollout_id``, attributes
+    It reads events (``model_request`` and ``reward``, with the answers' ids), spans (``rollout_id``, attributes
     ``prompt_token_ids``, ``response_token_ids``, ``logprobs.content``), triplets (``prompt``, ``response``; the reward
-    is on the last), and rows of turns (``instance_id``, ``prompt_ids``, ``gold_completion_ids``). A reward whose
-    source is ``fallback`` was filled in: it is left out, and counted.
+    is on the last), and rows of turns (``instance_id``, ``prompt_ids``, ``gold_completion_ids``). A reward with the
+    source ``fallback`` was filled in by Agent-lightning: it is left out and counted.
 
-    Rollouts may stand on any lines: each file is read whole.
+    The lines of a rollout need not be adjacent, so each file is read completely first.
 
     Args:
         path: files, folders, patterns, addresses, or an open file.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("agent_lightning", path, JSON, on_error, report, each_file(_rollouts))
 

@@ -27,16 +27,16 @@ _DEPTH = 300
 
 
 def art(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads the trajectories that ART has written with ``compact_dump()``, ``model_dump_json()``, or its own log.
+    """Reads trajectories written by ART with ``compact_dump()``, ``model_dump_json()``, or its own log.
 
-    Exchanges are decoded as those of a recorded call: ids and logprobs are those of the answers, where the server sent
-    them. The older form (``messages_and_choices``) has no requests: prompts are put together, without their ids. The
-    trajectories of a group share a ``group_id``. A reward of 0.0 is ART's default as well: it is kept, and counted.
+    Exchanges are decoded like recorded calls: ids and logprobs come from the answers, if the server sent them. The
+    older form (``messages_and_choices``) has no requests: prompts are reconstructed, without ids. The trajectories of a
+    group share a ``group_id``. A reward of 0.0 is kept and counted, because it is also ART's default.
 
     Args:
-        path: files, folders, patterns, addresses, or an open file; one value a file, or one a line.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        path: files, folders, patterns, addresses, or an open file; with one value per file, or one per line.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("art", path, JSON, on_error, report, each_file(_values))
 

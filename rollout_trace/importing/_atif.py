@@ -23,15 +23,15 @@ _DEPTH = 100
 def atif(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
     """Reads ATIF documents: the outermost trajectory first, then those of its sub-agents.
 
-    Agent steps become steps, with the messages before them as their prompt; where ``extra.follows`` names another step
-    than the one before, the prompt continues that one. Steps marked ``is_copied_context`` are messages alone. Token ids
-    and logprobs are those of ``metrics``, checked; what our own export keeps in ``extra`` is restored. A step that
-    stands for several calls (``llm_call_count``) is not trainable.
+    Agent steps become steps, with the messages before them as their prompt. If ``extra.follows`` names a step other
+    than the previous one, the prompt continues that step. Steps marked ``is_copied_context`` become messages only.
+    Token ids and logprobs come from ``metrics`` and are validated; values that our own export keeps in ``extra`` are
+    restored. A step that stands for several calls (``llm_call_count``) is not trainable.
 
     Args:
-        path: files, folders, patterns, addresses, or an open file; one document a file, or one a line.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        path: files, folders, patterns, addresses, or an open file; with one document per file, or one per line.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("atif", path, JSON, on_error, report, each_document(_run))
 

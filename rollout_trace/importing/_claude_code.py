@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 def claude_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
     """Reads sessions of Claude Code: a trajectory for each session, then those of its sub-agents.
 
-    A response is one step, over however many lines it was written; its usage is counted once. Since 2.1.332 sessions
-    have each request: messages, system prompt, tools and sampling parameters are those that were sent, and what was
-    tried again is an attempt. Of older releases prompts are put together from the messages before an answer, without
-    system prompt, tools and sampling parameters. No session has token ids or logprobs. Branches that were left
-    (rewound) stay, as steps of other prompts. Lines that a resumed or forked session copied from another one of this
-    import are messages there, not steps.
+    A response is one step even if it spans several lines; its usage is counted once. Since 2.1.332 sessions contain
+    each request: messages, system prompt, tools and sampling parameters are those sent, and retries are attempts. For
+    older releases, prompts are reconstructed from the messages before an answer, without system prompt, tools and
+    sampling parameters. No session has token ids or logprobs. Abandoned (rewound) branches are kept, as steps with
+    other prompts. Lines that a resumed or forked session copied from another imported session become messages, not
+    steps.
 
     Args:
         path: session files, or folders such as ``~/.claude/projects``; the files of sub-agents beside a session are
             read with it. Or an open file.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     job, sessions = Job("claude_code", on_error, report), sessions_of(path)
     seen: set[str] = set()

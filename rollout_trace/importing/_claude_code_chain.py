@@ -120,7 +120,7 @@ class Chain:
                 self._points[before] = self._compacted
 
     def _move(self, last: str, summary: str, first: str) -> None:
-        """Lets the conversation go on behind a line as a compaction left it: the summary, then what it kept."""
+        """Continues the conversation after a line as a compaction left it: the summary, then what it kept."""
         point, before = self._points.get(last), self._points.get(summary)
         if point is None or before is None or first not in self._begins:
             self._job.report.note("compactions that kept messages which are not in the file")
@@ -306,7 +306,7 @@ class Chain:
 
 
 def _digest(message: Fields, response: Response) -> str:
-    """Of a response, whichever lines it stands in: side questions repeat those before them under other ids of lines."""
+    """Returns a response's digest, whatever its lines: side questions repeat earlier ones under other line ids."""
     return blake2b(dumps([message.get("id"), response.content]), digest_size=16).hexdigest()
 
 

@@ -50,7 +50,7 @@ class Request:
         return self.of.fields(self, read)
 
     def attempts(self, last: ErrorInfo | None, request_id: str | None) -> tuple[Attempt, ...]:
-        """Its attempts. ``last``: why the last of them failed; None if it was answered."""
+        """Returns the request's attempts. ``last``: why the last one failed; None if it was answered."""
         before = [(one.time, one.error or _UNKNOWN) for one in self.failed]
         made = [Attempt(started_at=time, status=error.status, error=error) for time, error in before]
         status = 200 if last is None else last.status
@@ -161,7 +161,7 @@ class Requests:
         self._open.clear()
 
     def fields(self, request: Request, read: list[Any]) -> dict[str, Any]:
-        """As ``Request.fields``."""
+        """Returns the fields of the request, as ``Request.fields`` does."""
         shape, sent = self._shapes.get(request.shape, {}), self._sent(request, read)
         self._report.miss("system prompt and tools of requests", request.shape not in self._shapes)
         messages = list(read) if sent is None else sent

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads sessions of Codex: a trajectory each; a sub-agent's names its parent, which has a file of its own.
+    """Reads sessions of Codex: one trajectory for each session. A sub-agent has its own file, which names its parent.
 
-    The items between two that the model read are one call; its usage is that of the next ``token_count``, or of its
-    ``token_usage_record``. Prompts are put together: the instructions, then the items before it, after a compaction
-    what replaced them. Most sampling parameters are not in these files, nor are tools of models that Codex does not
-    know, token ids and logprobs. The beginning that a fork or a sub-agent copied from a session of this import, or goes
-    on from, is its prompt, not steps.
+    The consecutive items that the model wrote are one call; its usage is that of the next ``token_count``, or of its
+    ``token_usage_record``. Prompts are reconstructed: the instructions, then the items before the call, or after a
+    compaction those that replaced them. These files lack most sampling parameters, the tools of models that Codex does
+    not know, token ids and logprobs. If a fork or a sub-agent copies or continues another imported session, that part
+    becomes its prompt, not steps.
 
     Args:
         path: session files, or folders such as ``~/.codex/sessions``; or an open file.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("codex", path, SESSIONS, on_error, report, _sessions)
 
@@ -79,7 +79,7 @@ def _is_circle(session: _Session, known: dict[str, _Session]) -> bool:
 
 
 class _Begins:
-    """The begins of sessions that others go on from: read again for them, so that no conversation is kept for it."""
+    """Beginnings of sessions that others continue: read again when needed, instead of keeping conversations."""
 
     def __init__(self) -> None:
         self.sources: dict[str, Input] = {}
@@ -129,7 +129,7 @@ _NOT_SENT = frozenset({"internal_chat_message_metadata_passthrough"})
 
 
 class _Session:
-    """What one file holds.
+    """The session in one file.
 
     Args:
         name: of the file.
@@ -240,7 +240,7 @@ class _Session:
             self.calls.tools = tools
 
     def _goes_on(self, meta: Fields) -> bool:
-        """Whether the session goes on from another one, without a copy of it, and that one is known."""
+        """Whether the session continues another known one without containing a copy of it."""
         base = meta.object("history_base")
         if not base:
             return False

@@ -79,7 +79,7 @@ class Calls(Conversation):
         self.tools = tools
 
     def continue_from(self, other: Calls) -> None:
-        """Lets the conversation go on behind that of another session."""
+        """Continues the conversation of another session."""
         self.thread, self._turns = other.thread.fork(), list(other._turns)
         self.tools, self._open = other.tools, dict(other._open)
 
@@ -207,7 +207,7 @@ class Calls(Conversation):
             self._note_call(item)
 
     def _context(self) -> dict[str, Any]:
-        """What the next call is made with."""
+        """Returns the context of the next call."""
         self._answer_open()
         sampling = None if self._effort is None else {"reasoning": {"effort": self._effort}}
         return {"model": self._model, "tools": self.tools, "sampling": sampling}

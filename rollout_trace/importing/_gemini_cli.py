@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads sessions of Gemini CLI: a trajectory for each file; a sub-agent's names its parent.
+    """Reads sessions of Gemini CLI: one trajectory for each file. A sub-agent's trajectory names its parent.
 
-    An answer is one step, whatever lines say of it later. Prompts are put together from the messages before it: system
-    prompts, tools and sampling parameters are not in these files, nor are ids of responses, calls that failed, the
-    router's calls, token ids and logprobs.
+    An answer is one step, even if later lines update it. Prompts are reconstructed from the messages before it. These
+    files lack system prompts, tools, sampling parameters, response ids, failed calls, the router's calls, token ids and
+    logprobs.
 
     Args:
-        path: session files, lines or the one document of older releases, or folders such as ``~/.gemini/tmp``; or an
-            open file.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        path: session files (JSON lines, or the single document of older releases), or folders such as
+            ``~/.gemini/tmp``; or an open file.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("gemini_cli", path, JSON, on_error, report, _sessions)
 

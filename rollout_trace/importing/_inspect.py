@@ -32,19 +32,19 @@ _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 def inspect(
     path: Given, *, score: str | None = None, on_error: OnError = "raise", report: ImportReport | None = None
 ) -> Imported:
-    """Reads logs of inspect_ai: a trajectory for each epoch of a sample, and for each of its sub-agents.
+    """Reads logs of inspect_ai: one trajectory for each epoch of a sample, and one for each of its sub-agents.
 
-    Each model event is a call, each choice of it a step; those of attempts before a retry are ``superseded``. The
+    Each model event is a call, and each of its choices a step; steps of attempts before a retry are ``superseded``. The
     runs of one sample share a ``group_id`` (``TASK/SAMPLE``); ``rollout_index`` is the epoch, from 0. Scores that are
-    numbers, truth values or the grades ``C``, ``P``, ``I``, ``N`` are in ``rewards``; the ``reward`` is that of
-    ``score``, or the only one there is. Calls of another role than the agent's (a grader) are not trainable. Samples
-    are read one at a time.
+    numbers, booleans or the grades ``C``, ``P``, ``I``, ``N`` are in ``rewards``; ``reward`` is the one named by
+    ``score``, or the only one. Calls in another role than the agent's (a grader) are not trainable. Samples are read
+    one at a time.
 
     Args:
         path: files, folders, patterns, addresses, or an open file.
         score: name of the score that is the reward, such as ``includes``, or ``NAME/KEY`` of one with several values.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
 
     def samples(source: Input, job: Job) -> Iterator[Trajectory]:
@@ -144,7 +144,7 @@ _BAD_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Runti
 
 @dataclass
 class Log:
-    """What a log has beside its samples."""
+    """The header of a log: everything except its samples."""
 
     name: str
     task: str | None = None

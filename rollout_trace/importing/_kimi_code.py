@@ -30,16 +30,16 @@ _BESIDE = (
 
 
 def kimi_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads sessions of Kimi Code: a trajectory for each agent.
+    """Reads sessions of Kimi Code: one trajectory for each agent.
 
-    A step of the agent is one step here, with the system prompt and the tools that it was sent. Prompts are put
-    together from the messages before it; what the program writes around the results of tools is not in these files, nor
-    are all sampling parameters, token ids and logprobs.
+    Each step of the agent becomes a step, with the system prompt and tools that were sent. Prompts are reconstructed
+    from the messages before it. These files lack the text that the program writes around tool results, some sampling
+    parameters, token ids and logprobs.
 
     Args:
         path: ``wire.jsonl`` files, or folders such as ``~/.kimi-code/sessions``; or an open file.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("kimi_code", path, SUFFIXES, on_error, report, conversations(_Session))
 

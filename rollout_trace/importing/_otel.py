@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def otel(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads OTLP JSON files, or spans by lines: a trajectory for each agent span with model calls.
+    """Reads OTLP JSON files, or one span per line: one trajectory for each agent span with model calls.
 
-    Model calls are spans of ``gen_ai.operation.name`` chat, generate_content and text_completion, of OpenInference's
-    kind ``LLM``, and OpenLLMetry's. Of spans around each other the innermost is the call. Messages are there only
-    where their capture was switched on. Ids and logprobs are read from ``prompt_token_ids``, ``response_token_ids`` and
-    ``logprobs.content``, which some writers add: the conventions have no place for them.
+    Model calls are spans with the ``gen_ai.operation.name`` chat, generate_content or text_completion, spans of
+    OpenInference's kind ``LLM``, and OpenLLMetry's. Of nested ones, the innermost is the call. Messages are available
+    only if their capture was switched on. Ids and logprobs are read from ``prompt_token_ids``, ``response_token_ids``
+    and ``logprobs.content``, which some writers add: the conventions have no place for them.
 
-    The spans of a trace may stand on any lines: each file is read whole.
+    The spans of a trace need not be adjacent, so each file is read completely first.
 
     Args:
         path: files, folders, patterns, addresses, or an open file.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("otel", path, (*JSON, ".ndjson"), on_error, report, each_file(_traces))
 

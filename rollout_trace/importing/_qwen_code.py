@@ -21,16 +21,16 @@ _KINDS = ("user", "assistant", "tool_result", "system")
 
 
 def qwen_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads sessions of Qwen Code: a trajectory for each file.
+    """Reads sessions of Qwen Code: one trajectory for each file.
 
-    An answer is one step; its id, its latency and the error of a call that failed are those of the telemetry beside
-    it. Prompts are put together from the messages before it: system prompts, reminders, tools and sampling parameters
-    are not in these files, nor are token ids and logprobs.
+    An answer is one step; its id, latency and error come from the telemetry beside it. Prompts are reconstructed from
+    the messages before it. These files lack system prompts, reminders, tools, sampling parameters, token ids and
+    logprobs.
 
     Args:
         path: session files, or folders such as ``~/.qwen/projects``; or an open file.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("qwen_code", path, SESSIONS, on_error, report, conversations(_Session))
 

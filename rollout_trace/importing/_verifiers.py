@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def verifiers(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """Reads episodes of verifiers: a trajectory for each trace.
+    """Reads episodes of verifiers: one trajectory for each trace.
 
-    Each sampled node is one step: its prompt is what the nodes before it and the unsampled tokens at its own begin
-    hold, its completion the tokens that its mask marks. verifiers rounds logprobs to four decimals in its own files,
-    which is counted in ``report.noted``. What our own export keeps in ``info["rollout_trace"]`` is restored.
+    Each sampled node is one step: its prompt is the nodes before it and the unsampled tokens at its own start, its
+    completion the tokens that its mask marks. verifiers rounds logprobs to four decimals in its own files, which is
+    counted in ``report.noted``. Values that our own export keeps in ``info["rollout_trace"]`` are restored.
 
     Args:
-        path: files, folders, patterns, addresses, or an open file; one episode (or one trace) a line.
-        on_error: with ``report`` and what is raised, as of every importer: ``rollout_trace.importing``.
-        report: as of every importer.
+        path: files, folders, patterns, addresses, or an open file; with one episode (or one trace) per line.
+        on_error: as for every importer, like ``report`` and the errors raised: see ``rollout_trace.importing``.
+        report: as for every importer.
     """
     return imported("verifiers", path, (*SESSIONS, ".json"), on_error, report, each_document(_traces))
 

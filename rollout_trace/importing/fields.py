@@ -17,7 +17,7 @@ _ADVICE = 'on_error="skip" leaves out what cannot be read and keeps the rest'
 
 
 class Problems:
-    """What is wrong in the files of one import: raised at once, or kept in ``skipped``."""
+    """Collects the errors in an import's files: raises them at once, or keeps them in ``skipped``."""
 
     def __init__(self, on_error: OnError) -> None:
         self.skipped: list[FormatError] = []
@@ -31,7 +31,7 @@ class Problems:
 
 
 class Place(NamedTuple):
-    """Where a value stands."""
+    """The place of a value."""
 
     name: str
     """Of the file, as in messages."""

@@ -29,22 +29,22 @@ class ImportReport:
 
     def __init__(self) -> None:
         self.missing: dict[str, int] = {}
-        """What the source does not have, and steps or trajectories therefore lack: description to count."""
+        """What the source does not have, so that steps or trajectories lack it: counts by description."""
         self.dropped: dict[str, int] = {}
-        """What the source has and the trajectories lack: description to count."""
+        """What the source has but the trajectories lack: counts by description."""
         self.noted: dict[str, int] = {}
-        """What is in the trajectories but was changed, joined or made on the way: description to count."""
+        """What was changed, joined or created during the import: counts by description."""
         self.trajectories = 0
-        """Trajectories given so far."""
+        """Number of trajectories yielded so far."""
         self.steps = 0
-        """Their steps."""
+        """Number of their steps."""
 
     def miss(self, what: str, count: int = 1) -> None:
         """Counts something that the source does not have. Zero is ignored."""
         _add(self.missing, what, count)
 
     def miss_tokens(self, ids: object = None, logprobs: object = None) -> None:
-        """Counts what of a step's tokens the source does not have: what is None."""
+        """Counts the token values of a step that the source does not have, which are None."""
         self.miss("token ids", ids is None)
         self.miss("logprobs", logprobs is None)
 
@@ -53,7 +53,7 @@ class ImportReport:
         _add(self.dropped, what, count)
 
     def note(self, what: str, count: int = 1) -> None:
-        """Counts something that was changed, joined or made on the way. Zero is ignored."""
+        """Counts something that was changed, joined or created during the import. Zero is ignored."""
         _add(self.noted, what, count)
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Job:
             self.problems.add(error)
 
     def guarded(self, made: Callable[[], Iterable[T]]) -> Iterator[T]:
-        """What is made of one part of the source; an error about that part as a whole is raised, or kept."""
+        """Yields what one part of the source gives. An error about the part as a whole is raised, or kept."""
         try:
             yield from made()
         except FormatError as error:
@@ -112,12 +112,12 @@ def session_lines(source: Input, job: Job) -> Iterator[Fields]:
 
 
 def each_file(made: Callable[[Input, Job], Iterable[Trajectory]]) -> Read:
-    """Reads files on their own: what is made of each."""
+    """Reads files separately, and yields what each gives."""
     return lambda sources, job: (one for source in sources for one in made(source, job))
 
 
 def each_document(made: Callable[[Fields, Job], Iterable[Trajectory]]) -> Read:
-    """Reads JSON objects on their own: what is made of each, or an error about it."""
+    """Reads JSON objects separately, and yields what each gives, or an error about it."""
     return each_file(
         lambda source, job: (
             one
@@ -151,7 +151,7 @@ class Imported(Iterator["Trajectory"]):
 
     @property
     def skipped(self) -> list[FormatError]:
-        """With ``on_error="skip"``: one error for each value, line or file left out so far."""
+        """One error for each value, line or file left out so far, with ``on_error="skip"``."""
         return self._job.problems.skipped
 
     def __iter__(self) -> Imported:

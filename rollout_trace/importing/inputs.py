@@ -33,7 +33,7 @@ from rollout_trace.importing.fields import Fields, Place, Problems, kind_of
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Given: TypeAlias = "PathLike | Iterable[PathLike | str | bytes] | BinaryIO"
-"""What an importer takes: a path, a folder, a pattern, an address, an open file, or an iterable of paths."""
+"""Input of an importer: a path, a folder, a pattern, an address, an open file, or an iterable of paths."""
 
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"\s*")

@@ -29,11 +29,11 @@ _CODEX = frozenset({"session_meta", "response_item", "event_msg", "turn_context"
 
 @dataclass(frozen=True)
 class Source:
-    """One source."""
+    """A tool whose files can be imported."""
 
     name: str
     what: str
-    """What is read, for lists."""
+    """What is read, as text for lists of sources."""
     lacks: str
     """What the source does not have."""
 
@@ -65,10 +65,10 @@ SOURCES: Mapping[str, Source] = MappingProxyType({name: Source(name, what, lacks
 
 
 def detect(path: Given) -> str | None:
-    """The source that a file is of; None where its beginning does not show it, or files are of different ones.
+    """Detects the source of a file; None if its beginning does not show it, or if files have different sources.
 
     Args:
-        path: as for the importers. Of a folder or a list, all files must be of one source.
+        path: as for the importers. All files of a folder or a list must have the same source.
 
     Raises:
         FileNotFoundError: there is nothing to read.

@@ -140,7 +140,7 @@ class Point:
     time: datetime | None = None
 
     def branch(self) -> Thread:
-        """A conversation that goes on here; a copy where another one does already."""
+        """Returns a conversation that continues here; a copy if another one already does."""
         return self.thread if len(self.thread.items) == self.length else self.thread.fork(self.length)
 
 
@@ -162,7 +162,7 @@ def status_of(text: str | None) -> StepStatus:
 
 
 def mode_of(text: str | None) -> LogprobsMode | None:
-    """What logprobs are of, as our exports write it; None for any other text."""
+    """Returns the mode of logprobs as our exports write it; None for any other text."""
     return text if text in _MODES else None  # type: ignore[return-value]
 
 

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def is_recorded(client: object, *, by_hand: bool = False) -> bool:
-    """Whether the calls of a client of the openai or anthropic SDK are recorded.
+    """Returns whether the calls of a client of the openai or anthropic SDK are recorded.
 
-    Check it before wrapping a client: wrapping again would replace the settings that it has, as of the user who wrapped
+    Check this before wrapping a client: wrapping again would replace its settings, such as those of a user who wrapped
     it.
 
     Args:
         client: the client.
-        by_hand: whether only ``wrap_openai`` and ``wrap_anthropic`` count, and not what records the whole process:
-            ``rt.instrument()``, ``rollout-trace run``, the pytest plugin. An integration that was given an engine must
-            wrap a client of an instrumented process, which is asked for no ids otherwise.
+        by_hand: True counts only ``wrap_openai`` and ``wrap_anthropic``, and not what records the whole process:
+            ``rt.instrument()``, ``rollout-trace run``, the pytest plugin. An integration with an ``engine`` must also
+            wrap clients of an instrumented process, since otherwise no ids are requested.
     """
     settings = stainless.settings_of(client)
     if settings is None:
@@ -38,19 +38,19 @@ def is_recorded(client: object, *, by_hand: bool = False) -> bool:
 
 
 def is_left_to_process(engine: object) -> bool:
-    """Whether clients without settings of their own are the process's: it is instrumented, and no engine is given.
+    """Returns whether clients without their own settings use the process's: it is instrumented, and no engine is given.
 
-    A client that was made before ``rt.instrument()`` gets the process's settings with its next request. Wrapped without
-    an engine, it would be asked for no ids.
+    A client made before ``rt.instrument()`` gets the process's settings with its next request. If it were wrapped
+    without an engine, no ids would be requested.
     """
     return engine is None and state.is_instrumented()
 
 
 def record_client(client: Any, *, engine: EngineName | Engine | None = None, keep_bytes: bool = False) -> bool:
-    """Makes a client inside a framework's model record. May be called before each model call.
+    """Starts recording a client that a framework's model holds. May be called before each model call.
 
-    A client that records already keeps its settings, as its user or the process chose them, unless ``engine`` is given:
-    then one of OpenAI's SDK gets this engine.
+    A client that already records keeps the settings that its user or the process chose. With ``engine``, a client of
+    OpenAI's SDK gets this engine.
 
     Args:
         client: any object; a client of the openai or anthropic SDK, or of google-genai.
@@ -58,7 +58,7 @@ def record_client(client: Any, *, engine: EngineName | Engine | None = None, kee
         keep_bytes: keep request and response bodies on the steps.
 
     Returns:
-        Whether its calls are recorded; False for any object that is none of these clients.
+        Whether its calls are recorded; False for any other object.
     """
     if client_kind(client, "openai") is not None:
         settings = stainless.settings_of(client)
@@ -94,10 +94,10 @@ def check_engine(engine: str | Engine | None) -> EngineName | Engine | None: ...
 def check_engine(engine: str | Engine | None) -> EngineName | Engine | None:
     """Checks an ``engine`` argument, a name or an ``rt.Engine``, and returns it, typed for ``wrap_openai``.
 
-    To be called where the user passes the engine: the client may be wrapped much later, inside a run.
+    Call it where the user passes the engine, since the client may be wrapped much later, inside a run.
 
     Raises:
-        ValueError: unknown engine; the message lists the known ones.
+        ValueError: the engine is unknown; the message lists the known ones.
     """
     resolve(engine)
     return cast("EngineName | Engine | None", engine)

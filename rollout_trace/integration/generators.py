@@ -20,8 +20,8 @@ R = TypeVar("R")
 def report_failure(where: str, error: Exception) -> None:
     """Logs a failure of the integration's own code and counts it in ``rt.stats().recorder_errors``.
 
-    For code that cannot be decorated with ``guarded``, such as a part of a coroutine. Failures of one class in one
-    place are logged once.
+    Use it in code that cannot be decorated with ``guarded``, such as part of a coroutine. Failures of the same class in
+    the same place are logged once.
 
     Args:
         where: the place, in a word or two: ``"close"``.
@@ -40,18 +40,18 @@ def run_generator(
     on_item: Callable[[Y], object] | None = None,
     on_end: Callable[[BaseException | None], object] | None = None,
 ) -> Generator[Y, Any, R]:
-    """Runs a generator inside a frame, and ends the frame with it. For the consumer it is like ``yield from inner``.
+    """Runs a generator inside a frame, and ends the frame with it. For the consumer it acts like ``yield from inner``.
 
     Args:
-        frame: the current frame while the generator runs, not while its consumer does.
+        frame: the frame that is current while the generator runs, but not while its consumer runs.
         inner: the generator. Values that the consumer sends, exceptions that it throws, and its ``close()`` are passed
             on; the return value is returned.
         on_item: called with each item before the consumer gets it.
         on_end: called once in place of ``frame.end``, which it must call itself: with None if the generator ran to its
             end, else with the exception that ended it (``GeneratorExit`` if the consumer closed it).
 
-    What ``on_item`` and ``on_end`` raise is the integration's failure: it is logged and counted, and never reaches the
-    consumer (under pytest it does).
+    An exception raised by ``on_item`` or ``on_end`` is a failure of the integration: it is logged and counted, and does
+    not reach the consumer, except under pytest.
     """
     entered, set_entered = current_frame.get, current_frame.set
     inside: Frame | None = frame
@@ -117,18 +117,18 @@ async def run_async_generator(
 ) -> AsyncGenerator[Y, None]:
     """Runs an async generator inside a frame, and ends the frame with it.
 
-    For the consumer it is like ``async for item in inner: yield item``: closing it does not close the inner generator.
-    If the framework does not close that either, ``on_end`` can.
+    For the consumer it acts like ``async for item in inner: yield item``: closing it does not close the inner
+    generator. If the framework does not close the inner generator either, ``on_end`` can.
 
     Args:
-        frame: the current frame while the generator runs, not while its consumer does.
+        frame: the frame that is current while the generator runs, but not while its consumer runs.
         inner: the generator, or any other async iterator.
         on_item: called with each item before the consumer gets it.
         on_end: awaited once, outside the frame, in place of ``frame.end``, which it must call itself: with None if the
             generator ran to its end, else with the exception that ended it (``GeneratorExit`` if the consumer closed
             it, ``CancelledError`` if its task was cancelled).
 
-    What ``on_item`` and ``on_end`` raise is treated as in ``run_generator``.
+    Exceptions raised by ``on_item`` and ``on_end`` are handled as in ``run_generator``.
     """
     next_item, entered, set_entered = inner.__anext__, current_frame.get, current_frame.set
     inside: Frame | None = frame

@@ -18,10 +18,10 @@ ENTRY_POINTS = "rollout_trace.integrations"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Metadata of an integration: its framework, and the releases that it was tested with.
+    """Metadata of an integration: its framework and the releases it was tested with.
 
-    Declared by an entry point of the integration's distribution, in the group ``rollout_trace.integrations``, and read
-    by ``rt.integrations()``. The module that it is in must not import the framework, which may not be installed.
+    An entry point of the integration's distribution declares it, in the group ``rollout_trace.integrations``, and
+    ``rt.integrations()`` reads it. Its module must not import the framework, which may not be installed.
     """
 
     framework: str
@@ -29,10 +29,10 @@ class About:
     tested: tuple[str, str]
     """The oldest and the newest release that the integration's tests ran with. ``("1.0", "1.8")`` includes 1.8.1."""
     module: str | None = None
-    """The framework's package, with whose import ``rt.instrument(hooks=True)`` calls ``start``."""
+    """The framework's package. When it is imported, ``rt.instrument(hooks=True)`` calls ``start``."""
     start: str | None = None
-    """``MODULE:FUNCTION`` of the integration: it records every run in this process from then on, and returns a function
-    that ends this. None: the integration has no hook for a whole process."""
+    """``MODULE:FUNCTION`` of the integration. The function starts recording every run in this process, and returns a
+    function that stops it. None: the integration has no hook for the whole process."""
 
 
 @document_fields
@@ -41,7 +41,7 @@ class Integration:
     """An installed integration."""
 
     name: str
-    """Of its entry point."""
+    """Name of its entry point."""
     distribution: str
     """Name of its distribution."""
     version: str
@@ -64,7 +64,7 @@ class Integration:
 
 
 def integrations() -> list[Integration]:
-    """The installed integrations, sorted by name. One whose entry point cannot be loaded is logged and left out."""
+    """Returns the installed integrations, sorted by name. One that cannot be loaded is logged and left out."""
     installed = []
     for entry in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         try:
@@ -90,12 +90,12 @@ def integrations() -> list[Integration]:
 
 
 def framework_missing(integration: str, framework: str, error: ImportError) -> ImportError:
-    """An ImportError that names what to install, to be raised in place of the framework's own.
+    """Returns an ImportError that names what to install, to raise instead of the framework's own.
 
     ``lazy_package`` raises it. A package that imports its framework in another way can raise it as well.
 
     Args:
-        integration: name of the integration's distribution, which has the framework among its dependencies.
+        integration: name of the integration's distribution, which depends on the framework.
         framework: name of the framework's distribution.
         error: the ImportError of the import.
     """
@@ -109,10 +109,10 @@ def framework_missing(integration: str, framework: str, error: ImportError) -> I
 def lazy_package(
     package: str, modules: Mapping[str, Collection[str]], about: About
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` for the ``__init__`` of an integration, which import its names on first use.
+    """Returns ``__getattr__`` and ``__dir__`` for an integration's ``__init__``, which import its names on first use.
 
-    A framework takes a second to import, and may be missing or too old. ``rt.integrations()`` lists the integration all
-    the same, and using one of its names raises an ImportError that names what to install.
+    Importing a framework takes a second, and it may be missing or too old. ``rt.integrations()`` still lists the
+    integration then, and using one of its names raises an ImportError that names what to install.
 
     Args:
         package: the package's ``__name__``, which is the name of its distribution with underscores. Its ``__all__``

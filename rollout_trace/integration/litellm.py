@@ -38,11 +38,11 @@ _kept: dict[tuple[asyncio.AbstractEventLoop, Hashable], tuple[Any, AsyncGenerato
 
 
 def litellm_route(model: str, arguments: Mapping[str, Any]) -> str:
-    """LiteLLM's name of the provider that a call goes to, such as ``openai`` or ``hosted_vllm``.
+    """Returns LiteLLM's name of the provider that a call goes to, such as ``openai`` or ``hosted_vllm``.
 
     Args:
         model: LiteLLM's name of the model: the provider is its first part.
-        arguments: of the call; ``custom_llm_provider`` overrides it.
+        arguments: arguments of the call; ``custom_llm_provider`` overrides the model's provider.
     """
     return str(arguments.get("custom_llm_provider") or model.partition("/")[0])
 
@@ -50,7 +50,7 @@ def litellm_route(model: str, arguments: Mapping[str, Any]) -> str:
 def record_litellm_client(
     client: Any, route: str, *, engine: EngineName | Engine | None, keep_bytes: bool = False
 ) -> bool:
-    """Makes a client that a user gave LiteLLM record. Returns whether calls of this route are recorded with it."""
+    """Starts recording a client that the user passed to LiteLLM. Returns whether this route's calls are recorded."""
     if route == "hosted_vllm":
         return _record_http(getattr(client, "client", None), engine, keep_bytes)
     # On other routes LiteLLM makes no use of a client of OpenAI's.
@@ -74,20 +74,20 @@ def _record_http(client: Any, engine: EngineName | Engine | None, keep_bytes: bo
 def litellm_client(
     model: str, arguments: Mapping[str, Any], *, engine: EngineName | Engine | None, keep_bytes: bool = False
 ) -> Any | None:
-    """A recording client for a call of LiteLLM, to be passed as its ``client=``.
+    """Returns a recording client for a call of LiteLLM, to pass as its ``client=``.
 
-    To be called in the event loop of the call. Calls of one loop with equal settings share a client, which is closed
-    when the loop shuts down its generators, as ``asyncio.run`` does.
+    Call it in the event loop of the call. Calls of one loop with equal settings share a client, which is closed when
+    the loop shuts down its generators, as ``asyncio.run`` does.
 
     Args:
         model: LiteLLM's name of the model, with the provider.
-        arguments: of the call.
+        arguments: arguments of the call.
         engine: the server behind it, see ``rollout_trace.wrap_openai``; on ``hosted_vllm/`` routes it is vLLM.
         keep_bytes: keep request and response bodies on the steps.
 
     Returns:
-        None for a route whose client cannot be given: all but ``openai/`` with an address, and ``hosted_vllm/``; for a
-        call that may fall back to other models; and without an API key, where LiteLLM raises.
+        The client; None for a route that takes no client (all but ``openai/`` with an address, and ``hosted_vllm/``),
+        for a call that may fall back to other models, and without an API key, where LiteLLM raises.
     """
     import litellm
 

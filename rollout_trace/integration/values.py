@@ -9,11 +9,11 @@ from rollout_trace.data.user_values import MAX_DEPTH, safe_repr, to_builtin, uni
 
 
 def snapshot(value: Any) -> Any:
-    """A copy of an argument or a result that later changes of the value do not reach, of what JSON can hold.
+    """Copies an argument or a result as values that JSON can hold; later changes to the original do not affect it.
 
-    Pydantic objects, dataclasses, mappings, paths and enums become the values they hold; sequences become lists;
-    numbers of numpy become Python's. Anything else becomes its ``repr``, and so does what contains itself, or is nested
-    more than 150 levels deep. Nothing is raised: a value whose conversion raises is its ``repr``, too.
+    Pydantic objects, dataclasses, mappings, paths and enums become the values they hold, sequences become lists, and
+    numpy numbers become Python numbers. Anything else becomes its ``repr``, as do values that contain themselves or are
+    nested more than 150 levels deep. It never raises: a value that cannot be converted becomes its ``repr``.
     """
     return _copied(value, ())
 

@@ -44,28 +44,28 @@ _run = os.urandom(16).hex()
 def child_environment(
     *, output: str | os.PathLike[str] | None = None, boot: str | os.PathLike[str] | None = None
 ) -> dict[str, str]:
-    """Environment variables for a child process whose calls belong to this episode.
+    """Returns environment variables for a child process whose calls belong to this episode.
 
         subprocess.run(command, env={**os.environ, **rt.child_environment()})
 
-    A Python process that has them, and rollout_trace installed, records its model calls as ``rollout-trace run`` does,
-    and appends its trajectories to the file of the recording that is open here. They are children of the trajectory
-    that is current here, of its latest step. Other programs are not affected. In an instrumented process
-    (``rt.instrument()``, ``rollout-trace run``), ``subprocess`` and ``multiprocessing`` hand them on by themselves.
+    A Python process with these variables, and with rollout_trace installed, records its model calls as ``rollout-trace
+    run`` does, and appends its trajectories to the file of the open recording. They are children of the current
+    trajectory and its latest step. Other programs are not affected. In an instrumented process (``rt.instrument()``,
+    ``rollout-trace run``), ``subprocess`` and ``multiprocessing`` pass the variables on automatically.
 
-    Where nothing is recorded, and no ``output`` is given, there are none: the child runs without recording.
+    If nothing is being recorded and no ``output`` is given, the result is empty: the child runs without recording.
 
     Args:
-        output: path of the file or folder as the child sees it, in a container, say, that has it at another place; or
+        output: path of the file or folder as the child sees it, for example in a container that mounts it elsewhere; or
             an address.
-        boot: the folder ``rollout_trace/process/boot`` of the child's own installation, where that is not at the same
-            place. The child's ``PYTHONPATH`` begins with it; that of this process is left out then.
+        boot: the folder ``rollout_trace/process/boot`` of the child's own installation, if its location differs. The
+            child's ``PYTHONPATH`` begins with it, and this process's ``PYTHONPATH`` is then left out.
 
     Raises:
-        RuntimeError: the recording cannot be handed on: its target is no file, or it has ``redact=``, whose rules the
-            child would not keep. Give ``output``, another file.
-        TypeError: ``output`` or ``boot`` is no path.
-        ValueError: ``output`` is no name of a file that trajectories can be written to, or ``boot`` is empty.
+        RuntimeError: the recording cannot be passed on: its target is not a file, or it has ``redact=``, whose rules
+            the child would not apply. Pass another file as ``output``.
+        TypeError: ``output`` or ``boot`` is not a path.
+        ValueError: trajectories cannot be written to a file with the name ``output``, or ``boot`` is empty.
     """
     if output is not None and not (isinstance(output, (str, os.PathLike)) and is_folder_target(output)):
         check_path(output)

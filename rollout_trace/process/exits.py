@@ -51,7 +51,7 @@ class Tally:
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew."""
+        """Resets the tally."""
         self.files: Counter[str] = Counter()
         """Trajectories by the file that they were written to."""
         self.roots: list[tuple[str, str]] = []

@@ -80,27 +80,27 @@ async def run_program(
     env: Mapping[str, str] | None = None,
     input: str | None = None,
 ) -> CompletedProcess[str]:
-    """Runs a program, in whatever language it is written, and records its model calls in the current trajectory.
+    """Runs a program written in any language, and records its model calls in the current trajectory.
 
         async def agent(task, rollout):
             done = await rt.run_program(["claude", "-p", task["prompt"]], cwd=rollout.folder)
             return done.stdout
 
-    Its calls go through a server on 127.0.0.1 that forwards them byte for byte to the address that they were meant for,
-    and that ends with the program. Python programs among those that it starts are recorded in their own process.
-    Sub-agents are trajectories inside the current one. Without a current trajectory, one is opened with the name of the
-    program. When the caller is cancelled, and when the program has ended, what is left of its process group is ended.
+    The program's calls go through a server on 127.0.0.1 that forwards them byte for byte to their original address and
+    stops with the program. Python programs that it starts are recorded in their own process. Sub-agents become
+    trajectories inside the current one. Without a current trajectory, one is opened with the name of the program. When
+    the program has ended, or the caller is cancelled, the remaining processes of its group are ended.
 
     Args:
         command: the program and its arguments.
-        cli: the name of a known program (``claude-code``, ``codex``, ...), where that of the executable is another.
-        cwd: the folder that it runs in; None: that of this process.
-        env: its environment; None: that of this process. The variables that lead to the server are added.
-        input: what it reads from standard input; None: nothing.
+        cli: name of a known program (``claude-code``, ``codex``, ...), if its executable has another name.
+        cwd: folder in which the program runs; None: that of this process.
+        env: the program's environment; None: that of this process. Variables that point to the server are added.
+        input: text for the program's standard input; None: nothing.
 
     Returns:
-        Arguments, exit code (negative: the number of the signal), and the whole output and error output as text. What a
-        process writes that has left the group is not waited for.
+        The arguments, the exit code (negative: the number of the signal), and the complete standard output and error as
+        text. Output of processes that have left the group is not waited for.
 
     Raises:
         ValueError: ``command`` is empty, or ``cli`` is unknown.

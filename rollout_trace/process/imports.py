@@ -30,7 +30,7 @@ class ImportWatch:
         self._finder = _Finder(self)
 
     def add(self, name: str, hook: Hook) -> None:
-        """Has a function run for the module, now if it is there already. It is added once."""
+        """Runs a function when the module is imported, or now if it is already there. Adds it only once."""
         with _lock:
             hooks = self._hooks.setdefault(name, [])
             if hook not in hooks:
@@ -38,7 +38,7 @@ class ImportWatch:
         self.look(name)
 
     def remove(self, name: str, hook: Hook) -> None:
-        """Has a function run no more."""
+        """Removes a function."""
         with _lock:
             hooks = self._hooks.get(name, [])
             if hook in hooks:
@@ -68,7 +68,7 @@ class ImportWatch:
         return name in self._hooks
 
     def imported(self, name: str, module: ModuleType) -> None:
-        """Runs the functions for a module that has been executed; once each. Never raises, save under pytest."""
+        """Runs the functions for a module that has been executed, once each. Never raises, except under pytest."""
         with _lock:
             done = {one: self._done.get((name, one)) for one in self._hooks.get(name, ())}
             hooks = [one for one, known in done.items() if known is None or known() is not module]
@@ -81,7 +81,7 @@ class ImportWatch:
                 guard.failed("instrument", None, error)
 
     def executed_again(self, name: str) -> None:
-        """Has the functions run anew for a module that is executed: reloaded, its classes are new ones."""
+        """Runs the functions again for a module that is executed again: after a reload its classes are new."""
         with _lock:
             for hook in self._hooks.get(name, ()):
                 self._done.pop((name, hook), None)

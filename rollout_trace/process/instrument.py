@@ -104,7 +104,7 @@ def _warn(name: str, error: Exception) -> None:
 
 
 class Instrumentation(Handle):
-    """What ``rt.instrument()`` gives: a context manager, and ``undo``."""
+    """The result of ``rt.instrument()``: a context manager with the method ``undo``."""
 
     def __init__(self, chosen: Options, parts: list[Part]) -> None:
         self._options = chosen
@@ -121,9 +121,9 @@ class Instrumentation(Handle):
         options.opened.remove(self._options)
 
     def undo(self) -> None:
-        """Puts classes, import hooks and threads back as they were, unless another ``rt.instrument()`` is not undone.
+        """Restores classes, import hooks and threads, unless another ``rt.instrument()`` is still in effect.
 
-        Calls that run are recorded to their end. A second call does nothing.
+        Calls in progress are recorded to their end. Calling ``undo`` again does nothing.
         """
         super().undo()
 
@@ -136,33 +136,33 @@ def instrument(
     http: bool = True,
     hooks: bool = False,
 ) -> Instrumentation:
-    """Records the model calls of every client in this process, until it is undone.
+    """Records the model calls of every client in this process, until ``undo``.
 
     Clients of the openai and anthropic SDKs are recorded whether they are made before or after, and whether the SDK is
-    imported before or after. A client that was wrapped keeps its own settings. Calls belong to the trajectory of their
-    context, as those of wrapped clients do. May be called again inside: the latest ``engine`` counts, and all is put
-    back when the last one is undone.
+    imported before or after. A wrapped client keeps its own settings. As with wrapped clients, a call belongs to the
+    trajectory of its context. Calls of ``rt.instrument()`` may be nested: the latest ``engine`` applies, and everything
+    is restored when the last one is undone.
 
     Args:
         engine: the server that is asked for ids and logprobs, as for ``rt.wrap_openai``: a name, an ``rt.Engine``, or
-            ``auto`` (for the SDKs alone). It counts for every server, save the APIs of known providers (OpenAI's own,
-            Fireworks', Together's), which are asked for what those have. A mapping from addresses (a host, a host with
-            its port, or a URL) to engines asks these servers alone. Without one, that of an outer
-            ``rt.instrument()`` or of ``rollout-trace run`` counts; None and no such: exactly what the program sends is
-            sent.
-        threads: a thread, the task of a pool, and a timer belong to the trajectory and the recording of where they were
-            started or submitted. Nothing else of the context is carried.
-        http: requests of httpx, httpx2, aiohttp and requests are recorded too, where no SDK that is recorded makes
-            them, and path and body are those of a generation call: those of google-genai, for one.
-        hooks: the hooks of all installed integrations are started, each when its framework is imported: every agent of
-            these frameworks is recorded with its name, its tools and its sub-agents. ``rollout-trace run`` does it.
+            ``auto`` (for the SDKs alone). It applies to every server except the APIs of known providers (OpenAI,
+            Fireworks, Together), which are asked for what they offer. A mapping from addresses (a host, a host with its
+            port, or a URL) to engines applies to these servers only. None: the ``engine`` of an outer
+            ``rt.instrument()`` or of ``rollout-trace run``; without one, requests are sent exactly as the program makes
+            them.
+        threads: threads, pool tasks and timers belong to the trajectory and recording that were current where they were
+            started or submitted. No other context is passed on.
+        http: also record requests of httpx, httpx2, aiohttp and requests whose path and body are those of a generation
+            call and that no recorded SDK makes, such as those of google-genai.
+        hooks: start the hooks of all installed integrations, each when its framework is imported. Every agent of these
+            frameworks is then recorded with its name, tools and sub-agents. ``rollout-trace run`` does this.
 
     Returns:
-        A handle: ``handle.undo()``, or ``with rt.instrument(): ...``, puts everything back.
+        A handle: ``handle.undo()``, or leaving ``with rt.instrument(): ...``, restores everything.
 
     Raises:
         ValueError: an engine is unknown.
-        TypeError: ``engine`` is of another type, or an option is neither True nor False.
+        TypeError: ``engine`` has another type, or an option is neither True nor False.
     """
     for name, value in (("threads", threads), ("http", http), ("hooks", hooks)):
         if not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What is replaced in SDKs and HTTP libraries, so that every client of the process is recorded.
+"""Replacements in SDKs and HTTP libraries, so that every client of the process is recorded.
 
 Of the openai and anthropic SDKs only ``__init__`` and ``request`` of their two base classes, which give a client the
 recording class that ``rt.wrap_openai`` would: subclasses override the other methods without calling the base class's.
@@ -36,7 +36,7 @@ class RecordedClients:
             patches.replace(kind, "request", functools.partial(first, patches=patches, clients=self))
 
     def adopt(self, client: Any) -> None:
-        """Makes a client record, unless it does: then it keeps its settings. Never raises, save under pytest."""
+        """Starts recording a client, unless it already records. Never raises, except under pytest."""
         try:
             if not stainless.is_recording(type(client)):
                 stainless.swap(client, self._settings)

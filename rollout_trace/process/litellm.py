@@ -1,4 +1,4 @@
-"""What litellm does with answers that no request shows: those of its cache, and those that it throws away.
+"""Records what no request shows of litellm: answers from its cache, and answers that it discards.
 
 Its calls are recorded below it, by the SDKs and the HTTP libraries. Nothing is imported; these functions are replaced:
 

@@ -77,7 +77,7 @@ class Patches:
         self.replace(owner, name, make)
 
     def on_undo(self, function: Callable[[], object]) -> None:
-        """Has a function called by ``undo``, the latest first: for what is no attribute."""
+        """Adds a function for ``undo`` to call, latest first, for changes other than attributes."""
         with _lock:
             self._undone.append(function)
 
@@ -108,7 +108,7 @@ def wrapping(*wrapped: tuple[str, str, Callable[..., Any]]) -> Callable[[ModuleT
 
 
 class Part:
-    """What is replaced for one purpose, as modules are imported; put back when the last ``Handle`` with it is undone.
+    """Replacements for one purpose, made as modules are imported, and undone with the last ``Handle`` that has them.
 
     Args:
         modules: names of modules to wait for, and what replaces their methods.
@@ -130,7 +130,7 @@ class Part:
         self._patches = Patches()
 
     def apply(self) -> None:
-        """Replaces what is to be replaced, unless another handle has had it done."""
+        """Makes the replacements, unless another handle already has."""
         self._users += 1
         if self._users > 1:
             return

@@ -29,7 +29,7 @@ from rollout_trace.process.patches import Handle, Part, Patches
 
 
 class Redirected(NamedTuple):
-    """Where a request is sent instead."""
+    """The address to which a request is redirected."""
 
     url: str
     headers: dict[str, str]
@@ -45,7 +45,7 @@ _routes: tuple[Route, ...] = ()
 
 
 def target_of(method: str, url: str, body: bytes | None) -> Redirected | None:
-    """Where a request is sent instead, by the first route that says so; None: where it would be."""
+    """Returns where to send a request instead, by the first route that has an answer; None: to its own address."""
     for route in _routes:
         try:
             found = route(method, url, body)
@@ -338,7 +338,7 @@ _LIBRARIES = Part(
 
 
 class Redirection(Handle):
-    """What ``redirect`` gives: a context manager, and ``undo``."""
+    """The result of ``redirect``: a context manager with the method ``undo``."""
 
     def __init__(self, route: Route) -> None:
         self._route = route

@@ -49,7 +49,7 @@ class Task:
 
 
 class Run:
-    """What a thread runs in the place of its ``run``, once: removes itself, and runs that.
+    """Runs once in place of a thread's ``run``: removes itself, then calls that.
 
     ``run`` is found by the thread as an attribute of itself, so a subclass's own ``run`` is carried too.
     """

@@ -78,7 +78,7 @@ def ancestor() -> Ancestor | None:
 
 
 def parse(text: str | None) -> Ancestor | None:
-    """Reads a value of ``ROLLOUT_TRACE_PARENT``; what is none is logged once, and is None."""
+    """Parses a value of ``ROLLOUT_TRACE_PARENT``; an invalid one is logged once and gives None."""
     if not text:
         return None
     parts = text.split(":", 2)
@@ -114,7 +114,7 @@ def end_task(begun: Token[_Task | None], error: BaseException | None) -> None:
 
 
 class OtherProcesses:
-    """What a recording notes at its end for other processes, which write trajectories of the same episodes.
+    """Notes that a recording writes at its end for other processes with trajectories of the same episodes.
 
     Args:
         output: its file or folder; None where nothing can be noted, as at an address.

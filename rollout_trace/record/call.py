@@ -42,7 +42,7 @@ class Refusal:
 
 
 class CallLog(Protocol):
-    """What a call tells the log that it belongs to: ``log.StepLog``."""
+    """Interface of the log that a call belongs to: ``log.StepLog``."""
 
     def decode(self, call: Call, *, wait: bool = True) -> bool: ...
     def prepare(self, call: Call) -> None: ...
@@ -206,7 +206,7 @@ class Call:
         self.forget_bytes()
 
     def forget_bytes(self) -> None:
-        """Begins anew, for another attempt."""
+        """Drops request and response bytes, for another attempt."""
         self.request: bytes | None = None
         """Request body; None where it is unknown, or too long to keep."""
         self.request_left_out = 0
@@ -380,7 +380,7 @@ class Call:
         return self.encoding is None and _FINISHED.search(b"".join(self.chunks[-8:])) is not None
 
     def set_done(self) -> None:
-        """Of a recovered call, whose tail is not stored: ``saw_done`` is True."""
+        """Sets ``saw_done`` on a recovered call, whose tail is not stored."""
         self._tail = b"\ndata: [DONE]"
 
     def what_is_missing(self, *, has_more: bool) -> str | None:
@@ -420,7 +420,7 @@ class Call:
 
 
 def end(call: Call, cut: BaseException | None = None) -> None:
-    """Ends a call, whatever fails in it. Never raises, save under pytest. For finalizers too: it takes no lock."""
+    """Ends a call, whatever fails. Never raises, except under pytest. Takes no lock, so finalizers may call it."""
     try:
         call.end(cut)
     except Exception as error:
@@ -441,7 +441,7 @@ class KnownHeaders(dict[str, str]):
 
 
 def known_headers(headers: Mapping[str, str]) -> KnownHeaders:
-    """Those of ``NAMES`` that an answer has.
+    """Returns the headers of ``NAMES`` that an answer has.
 
     Args:
         headers: with lower-case names, or in a case-insensitive mapping.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def recorded_steps(call: Call, stores: Stores) -> list[Step]:
-    """The steps of a finished call, by choice. Never raises, save under pytest.
+    """Returns the steps of a finished call, by choice. Never raises, except under pytest.
 
     At least one, save of a request that was taken for a call and whose answer is none.
     """
@@ -237,7 +237,7 @@ def _recorder_failed(call: Call) -> TokenIssue:
 
 
 def _withhold_tokens(step: Step, issue: TokenIssue) -> None:
-    """Removes ids, logprobs and extras from a step some of whose bytes may be missing: they are no ground truth."""
+    """Removes ids, logprobs and extras from a step that may lack bytes, because they cannot be trusted."""
     gone = ("prompt_token_ids", "completion_token_ids", "logprobs", "top_logprobs", "token_texts", *EXTRAS)
     # Reasons why an extra is not in the answer are read from the same bytes.
     amend(step, **dict.fromkeys(gone), token_source=None, token_issue=issue, extra_issues=())

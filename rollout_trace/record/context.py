@@ -31,10 +31,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def current() -> Trajectory | None:
-    """The open trajectory of this context, or None.
+    """Returns the open trajectory of this context, or None.
 
-    Outside of every trajectory, in a program that was started by ``rollout-trace run``: the program's, which is opened
-    by the first call.
+    In a program started by ``rollout-trace run``, outside any trajectory, it is the program's own, which the first call
+    opens.
     """
     trajectory = scope.here()
     return trajectory if trajectory is not None and trajectory.is_open else program.opened()
@@ -44,18 +44,18 @@ def current() -> Trajectory | None:
 def reward(value: float, *, name: str | None = None, children: bool = False) -> None:
     """Sets the reward of the current trajectory, or one named part of it.
 
-    Outside a trajectory a warning is logged and nothing is set.
+    Outside a trajectory, it logs a warning and sets nothing.
 
     Args:
         value: the reward.
-        name: of a part, which is set in ``Trajectory.rewards``; without it ``Trajectory.reward`` is set.
-        children: also sets it on every trajectory opened inside the current one, at any depth, that has no such reward
-            of its own: on closed ones now, on others when they close, on those that child processes write to the same
-            file or folder at the end of the recording. For a supervisor or a swarm, whose own trajectory has no step to
-            train on while its agents' trajectories have.
+        name: name of a part, to set in ``Trajectory.rewards``; without it, ``Trajectory.reward`` is set.
+        children: also set it on every trajectory opened inside the current one, at any depth, that has no such reward
+            of its own: on closed ones now, on open ones when they close, and on those that child processes write to the
+            same file or folder at the end of the recording. Useful for a supervisor or a swarm, where only the agents'
+            trajectories have steps to train on.
 
     Raises:
-        TypeError, ValueError: the value is no finite number; True counts as 1.0.
+        TypeError, ValueError: the value is not a finite number; True counts as 1.0.
     """
     value = user_values.finite_number(value, "the value of rt.reward()")
     trajectory = current()
@@ -80,7 +80,7 @@ _blocks: ContextVar[tuple[str, ...]] = ContextVar("rollout_trace_blocks", defaul
 class TrajectoryScope:
     """Opens a trajectory: with ``with``, ``async with``, or as a decorator of a function or coroutine function.
 
-    Several tasks or threads may enter one object at once; each gets a trajectory of its own.
+    Several tasks or threads may enter one object at the same time; each gets its own trajectory.
     """
 
     __slots__ = ("_opened", "_settings")
@@ -186,21 +186,22 @@ def trajectory(
 ) -> TrajectoryScope | Callable[..., Any]:
     """Opens a trajectory for the calls made inside: ``with``, ``async with``, or a decorator.
 
-    ``@rt.trajectory`` without parentheses is ``@rt.trajectory()``. A decorated function opens one for every run.
+    ``@rt.trajectory`` without parentheses means ``@rt.trajectory()``. A decorated function opens a trajectory for each
+    call.
 
-    Inside another trajectory it becomes a child of that one. An exception that leaves the block is recorded and
+    Inside another trajectory, it becomes a child of that one. An exception that leaves the block is recorded and
     re-raised.
 
     Args:
-        name: of the agent.
+        name: name of the agent.
         task: the task's id, or the task itself: a mapping, a dataclass or a Pydantic object with an ``id``.
         group: id shared by the runs that are compared with each other.
         rollout_index: position within the group, counted from 0.
-        metadata: the user's own keys and values, written to the file as JSON.
+        metadata: your own keys and values, written to the file as JSON.
 
     Raises:
         TypeError: a generator function is decorated, or an argument has the wrong type.
-        ValueError: ``rollout_index`` is negative, or two keys of the metadata are one in JSON.
+        ValueError: ``rollout_index`` is negative, or two keys of the metadata become the same key in JSON.
     """
     if callable(name):
         return trajectory()(name)
@@ -230,12 +231,12 @@ _new = tuple.__new__
 
 
 def present() -> Carried:
-    """What is current here."""
+    """Returns the current trajectory, frame and recording."""
     return _new(Carried, (current_scope.get(), current_frame.get(), current_recording()))
 
 
 def worth_carrying() -> Carried | None:
-    """What is current here; None if nothing is."""
+    """Returns the current trajectory, frame and recording; None if there are none."""
     # Mostly nothing is, wherever a program starts a thread: nothing is made for that.
     trajectory, frame, recording = current_scope.get(), current_frame.get(), current_recording()
     if trajectory is None and frame is None and recording is None:
@@ -264,11 +265,11 @@ def _carried(context: Carried) -> Iterator[None]:
 def propagate(function: F) -> F:
     """Wraps a function so that it runs, in any thread, with the trajectory and recording that are current now.
 
-    Threads do not inherit them. Unlike ``contextvars.copy_context().run``, one wrapped function can run in many threads
-    at once: ``executor.map(rt.propagate(solve), tasks)``.
+    Threads do not inherit these. Unlike ``contextvars.copy_context().run``, one wrapped function can run in many
+    threads at once: ``executor.map(rt.propagate(solve), tasks)``.
 
     Raises:
-        TypeError: a generator function, whose body runs in its consumer's context.
+        TypeError: the function is a generator function, whose body runs in its consumer's context.
     """
     _refuse_generators(function, "rt.propagate cannot carry")
     context = present()

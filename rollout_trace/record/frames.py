@@ -54,7 +54,7 @@ class AgentFrame(Frame):
     """One run of an agent.
 
     Inside another frame it opens a child trajectory. Directly inside a ``with rt.trajectory()`` block it records into
-    the trajectory of that block. Outside of both it opens a root trajectory.
+    that block's trajectory. Outside both it opens a root trajectory.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class AgentFrame(Frame):
         """Begins the frame of an agent run.
 
         Args:
-            name: of the agent.
+            name: name of the agent.
             parent: the enclosing frame; by default the active one of this context.
             metadata: for the ``metadata`` of the trajectory, if the frame opens one.
-            conversation: the framework's id of the thread, session or conversation that the run is a part of; None or
-                empty without one. Runs that go on with each other share it, also in other processes: it is
-                ``metadata["conversation_id"]`` of the trajectory that the run is recorded in.
-            auxiliary: whether it is beside the agent's own work, such as a judge. Of a trajectory that the frame opens,
-                and of those inside it, no step is ``trainable``; one in which nothing was recorded is left out.
+            conversation: the framework's id of the thread, session or conversation that the run belongs to; None or
+                empty without one. Runs that continue each other share it, even across processes. It becomes
+                ``metadata["conversation_id"]`` of the run's trajectory.
+            auxiliary: True for work beside the agent's own, such as a judge's. In a trajectory that the frame opens,
+                and in those inside it, no step is ``trainable``; a trajectory without any records is left out.
         """
         super().__init__(parent, name)
         self._outer = self.trajectory
@@ -99,13 +99,13 @@ class AgentFrame(Frame):
             self._enlist()
 
     def interrupt(self, waits_for: Sequence[Any]) -> None:
-        """Notes that the run ends because it waits: for an approval, an answer, a result that comes from elsewhere.
+        """Notes that the run ends because it waits for an approval, an answer, or a result from elsewhere.
 
         Its trajectory gets the ``stop_reason`` ``interrupted``, unless the user has set another one. A later run in the
-        same ``with rt.trajectory()`` block takes it back.
+        same ``with rt.trajectory()`` block removes it.
 
         Args:
-            waits_for: what it waits for, as the framework has it, for ``metadata["waits_for"]``; JSON can hold it.
+            waits_for: what the run waits for, in the framework's form, for ``metadata["waits_for"]``; must fit JSON.
         """
         trajectory = self.trajectory
         if trajectory is None or trajectory.stop_reason not in (None, INTERRUPTED):
@@ -115,7 +115,7 @@ class AgentFrame(Frame):
         guard.run_all("metadata", partial(_add_metadata, trajectory, _WAITS_FOR, found))
 
     def abandon(self) -> None:
-        """Ends a run whose end no hook has reported: a trajectory that the frame opened becomes ``aborted``."""
+        """Ends a run whose end no hook reported. A trajectory that the frame opened becomes ``aborted``."""
         if self.is_open and self._is_owned and self.trajectory is not None and self.trajectory.status == "running":
             self.trajectory.status = "aborted"
         self.end()
@@ -159,9 +159,9 @@ class ToolFrame(Frame):
         """Begins the frame of a tool run.
 
         Args:
-            name: of the tool.
+            name: name of the tool.
             tool_call_id: the model's id of the tool call; links the run to the step that requested it.
-            arguments: as the tool gets them; not copied.
+            arguments: the tool's arguments; not copied.
             parent: the enclosing frame; by default the active one of this context.
         """
         super().__init__(parent, None)
@@ -170,7 +170,7 @@ class ToolFrame(Frame):
         self.run = ToolRun(
             name=name, tool_call_id=tool_call_id, arguments=arguments, started_at=datetime.now(timezone.utc)
         )
-        """The record of the run. Set its ``result`` before the frame ends: a string, or any value JSON can hold."""
+        """The record of the run. Set its ``result`` before the frame ends: a string, or any JSON value."""
         self._began = time.perf_counter()
         if self.trajectory is not None:
             self.trajectory.tool_runs.append(self.run)
@@ -197,12 +197,12 @@ _UNSEEN = {
 class ModelFrame(Frame):
     """One model call of a framework.
 
-    Content, ids and logprobs come from the recorded bytes; the frame adds the agent's name, metadata, and whether the
-    framework discarded the answer. A call whose bytes were not seen becomes steps made from the framework's data.
+    Content, ids and logprobs come from the recorded bytes. The frame adds the agent's name, metadata, and whether the
+    framework discarded the answer. If no bytes were recorded, steps are made from the framework's data.
     """
 
     holds_others = False
-    """A model call has no children."""
+    """False: a model call has no children."""
     _own_id: str | None = None
 
     def __init__(
@@ -222,25 +222,25 @@ class ModelFrame(Frame):
             framework: name of the framework, for ``step.metadata["framework"]``.
             parent: the enclosing frame; by default the active one of this context.
             agent: name of the calling agent; by default that of the parent.
-            after: the frame before it in a batch whose frames all begin first and whose calls are then made in order.
-            metadata: more entries for the steps' ``metadata``.
-            trainable: False for a call that is not the agent's own, such as a judge's: ``trainable`` of its steps.
-            **facts: fields of ``Step`` for a call whose bytes are not seen: ``messages``, ``tools``, ``model``,
-                ``sampling``; in the shape of OpenAI's chat.
+            after: the previous frame of a batch in which all frames begin first and the calls are then made in order.
+            metadata: additional entries for the steps' ``metadata``.
+            trainable: ``trainable`` of its steps; False for a call that is not the agent's own, such as a judge's.
+            **facts: fields of ``Step`` in the shape of OpenAI's chat, used if the call's bytes are not recorded:
+                ``messages``, ``tools``, ``model``, ``sampling``.
         """
         super().__init__(parent, agent)
         self.metadata: dict[str, Any] = {"framework": framework, **metadata} if metadata else {"framework": framework}
-        """For the ``metadata`` of the steps."""
+        """Entries for the ``metadata`` of the steps."""
         self.calls: list[Call] = []
         """Recorded calls that began in its context."""
         self.response_id: str | None = None
         """The provider's id of the answer, if the framework reported it."""
         self.began = time.perf_counter()
-        """Start, in seconds."""
+        """Start of the call, in seconds."""
         self._started = datetime.now(timezone.utc)
         self._after = after
         self.facts = facts
-        """Fields of ``Step`` for a call whose bytes are not seen; more may be added until the frame ends."""
+        """Fields of ``Step``, used if the call's bytes are not recorded; more may be added until the frame ends."""
         self._answers: list[Mapping[str, Any]] = []
         self._outcome: StepStatus | None = None
         self._error: ErrorInfo | None = None
@@ -249,12 +249,12 @@ class ModelFrame(Frame):
         self._ended_at: float | None = None
         self._made: list[Step] | None = None
         self.is_arriving = False
-        """Set by the integration at the first piece of the answer: later calls in this context are the consumer's."""
+        """Set by the integration when the answer begins to arrive; later calls here belong to the consumer."""
         self._enlist()
 
     @property
     def takes_calls(self) -> bool:  # type: ignore[override]
-        """False once the answer arrives, and after a cancelled call: few frameworks report a cancellation."""
+        """False once the answer arrives, and after a cancelled call, since few frameworks report cancellations."""
         if self.is_arriving:
             return False
         last = self.calls[-1].failure if self.calls else None
@@ -262,7 +262,7 @@ class ModelFrame(Frame):
 
     @property
     def step_id(self) -> str:
-        """Id of the step for its answer, also before there is one; the first of several choices."""
+        """Id of the step for the answer, known even before the answer; with several choices, that of the first."""
         return f"{self.calls[-1].id if self.calls else self._id}.0"
 
     @property
@@ -272,7 +272,7 @@ class ModelFrame(Frame):
         return self._own_id or self.__dict__.setdefault("_own_id", new_id())
 
     def tell(self, **facts: Any) -> None:
-        """Adds fields of ``Step`` for a call whose bytes are not seen. They are used however the call ends."""
+        """Adds fields of ``Step``, used if the call's bytes are not recorded, however the call ends."""
         self.facts.update(facts)
 
     def _enlist(self) -> None:
@@ -293,13 +293,13 @@ class ModelFrame(Frame):
         frame.calls.append(call)
 
     def answered(self, *answers: Mapping[str, Any], response_id: str | None = None, cached: bool = False) -> None:
-        """Sets the answer as the framework reports it. To be called before ``end``.
+        """Sets the answer as the framework reports it. Call it before ``end``.
 
         Args:
             *answers: one mapping per choice with fields of ``Step``: ``completion``, ``finish_reason``, ``usage``,
-                ``response_model``, ``logprobs``. Used only if no bytes were seen.
-            response_id: the provider's id; matches the frame with its call if the context was not carried over.
-            cached: the framework answered without calling the model.
+                ``response_model``, ``logprobs``. Used only if no bytes were recorded.
+            response_id: the provider's id of the answer; it matches the frame to its call if the context was lost.
+            cached: True if the framework answered without calling the model.
         """
         self._answers = list(answers)
         # As the step has it that it is joined with.
@@ -318,7 +318,7 @@ class ModelFrame(Frame):
         self._error = self._error or error_info(error)
 
     def abandon(self) -> None:
-        """Ends a frame without a reported outcome: recorded calls keep theirs, an unseen one is ``abandoned``."""
+        """Ends a frame without a reported outcome. Recorded calls keep theirs; one without bytes is ``abandoned``."""
         if self.is_open and self._outcome is None:
             self._outcome = "abandoned"
         self.end()
@@ -346,7 +346,7 @@ class ModelFrame(Frame):
         return self.metadata
 
     def mark_all(self, seen: Sequence[list[Step]]) -> None:
-        """Adds the framework's metadata to the steps of each matched call. ``seen``: the steps by call."""
+        """Adds the framework's metadata to the steps of each matched call. ``seen`` has the steps by call."""
         for steps in seen:
             self.mark(steps)
 
@@ -367,7 +367,7 @@ class ModelFrame(Frame):
                 amend(step, error=self._error)
 
     def steps(self) -> list[Step]:
-        """Steps made from the framework's data, for a frame without a recorded call; none before it has ended."""
+        """Steps made from the framework's data, for a frame without a recorded call; empty until the frame ends."""
         if self.is_open:
             return []
         if self._made is None:
@@ -398,9 +398,9 @@ class ModelFrame(Frame):
 
 
 def guarded(function: F) -> F:
-    """Decorator for an integration's hooks: logs and counts their exceptions instead of raising them into the agent.
+    """Decorates an integration's hook: its exceptions are logged and counted, not raised into the agent.
 
-    The hook then returns None. Under pytest the exception is raised.
+    After an exception, the hook returns None. Under pytest the exception is raised.
     """
 
     @functools.wraps(function)
@@ -418,14 +418,14 @@ def guarded(function: F) -> F:
 def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = None) -> _GeneratorContextManager[ToolRun]:
     """Records and times one execution of a tool in the current trajectory. Set ``result`` on the yielded ``ToolRun``.
 
-    An exception of the tool is recorded and re-raised. Outside a trajectory the run is yielded but recorded nowhere.
-    A run that begins or ends after its trajectory has closed causes a warning: a file that was written before lacks the
-    run, or its result.
+    An exception of the tool is recorded and re-raised. Outside a trajectory, the run is yielded but not recorded. A run
+    that begins or ends after its trajectory has closed causes a warning, because an already written file lacks the run
+    or its result.
 
     Args:
-        name: of the tool.
+        name: name of the tool.
         tool_call_id: the model's id of the tool call; links the run to the step that requested it.
-        arguments: as the tool gets them; copied.
+        arguments: the tool's arguments; copied.
 
     Raises:
         TypeError: a function stands where the name should.

@@ -84,7 +84,7 @@ class Journal:
         return TrajectoryJournal(self, trajectory)
 
     def decode_later(self, of: TrajectoryJournal, calls: list[Call]) -> None:
-        """Has calls written by ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
+        """Queues calls for ``write_waiting``. Takes no lock, because the garbage collector may call it."""
         self.waiting.extend((of, call) for call in calls)
         decoder.deferred.append(self.write_waiting)
         if self.wake is not None:
@@ -109,7 +109,7 @@ class Journal:
 
 
 class _Progress(NamedTuple):
-    """What the journal has of a call that is still arriving."""
+    """The part of a call in progress that the journal already has."""
 
     epoch: int
     number: int
@@ -128,7 +128,7 @@ P = ParamSpec("P")
 def _safely(
     write: Callable[Concatenate[TrajectoryJournal, P], None],
 ) -> Callable[Concatenate[TrajectoryJournal, P], None]:
-    """Has a method do nothing once the trajectory's line is written, and in a fork; its failures are logged alone."""
+    """Makes a method do nothing after the trajectory's line is written, and in a fork; failures are only logged."""
 
     @wraps(write)
     def safe(self: TrajectoryJournal, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -145,7 +145,7 @@ def _safely(
 
 
 class TrajectoryJournal:
-    """The part of one trajectory in the journal. No method raises, save under pytest, or waits for a lock."""
+    """One trajectory's part of the journal. No method waits for a lock, or raises, except under pytest."""
 
     __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_has_steps",
                  "_head", "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable",
@@ -209,7 +209,7 @@ class TrajectoryJournal:
 
     @property
     def files(self) -> list[form.JournalFile]:
-        """Those that have records of it."""
+        """Returns the files that have records of the trajectory."""
         return list(self._pin.files)
 
     @property
@@ -225,7 +225,7 @@ class TrajectoryJournal:
 
     @_safely
     def call_received(self, call: Call) -> None:
-        """Writes what came of a stream since the last time. To be called about once a second (``call.journal_due``)."""
+        """Writes what arrived of a stream since the last time. Call it about once a second (``call.journal_due``)."""
         call.journal_due = time.perf_counter() + call_module.JOURNAL_SECONDS
         if not self._must_be_decoded(call, call.request):
             self._fields_in_place()
@@ -318,7 +318,7 @@ class TrajectoryJournal:
 
     @_safely
     def written(self) -> None:
-        """Its line is in the output: deletes the files that only it needed."""
+        """Deletes the files that only this trajectory needed, since its line is in the output."""
         self._is_done = True
         self._bases.clear()
         self._missed, self._missed_runs = [], []
@@ -437,7 +437,7 @@ class TrajectoryJournal:
         self._journal.files.release(self._pin, form.pack(form.WRITTEN, dumps({"trajectory": self.id})))
 
     def _fields_in_place(self) -> None:
-        """As ``_fields``, where nothing was set: looks only at what can be changed in place."""
+        """Like ``_fields``, if no field was set: looks only at values that can change in place."""
         trajectory = self._trajectory()
         if trajectory is None or (
             self._head is not None
@@ -459,7 +459,7 @@ class TrajectoryJournal:
             self._head, self._mutable, self._is_closed = digest, mutable, bool(more)
 
     def _forget_lost(self) -> None:
-        """Where files were lost: nothing is built upon what was in them, and ``completed`` writes it again."""
+        """After files were lost: nothing refers to their contents any more, and ``completed`` writes them again."""
         if self._epoch != self._journal.files.epoch:
             self._epoch = self._journal.files.epoch
             self._journal.files.forget_deleted(self._pin)
@@ -491,7 +491,7 @@ def _in_place(trajectory: Trajectory) -> bytes:
 
 
 def _amended(step: Step, trajectory: Trajectory) -> dict[str, Any] | None:
-    """What a step has beside what its bytes give; None where that is nothing."""
+    """Returns what a step has besides what its bytes give; None if that is nothing."""
     facts: dict[str, Any] = {
         name: value
         for name in ("reward", "advantage", "metadata", "cost", "policy_version", "error")

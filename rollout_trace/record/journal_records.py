@@ -1,4 +1,4 @@
-"""What records of a journal hold of a call: its facts as a record's head, and back.
+"""Converts a call's facts to the head of a journal record, and back.
 
 A head has what ``recorded_steps`` needs to make the same steps later.
 """

@@ -54,7 +54,7 @@ class _Base:
         self._arrays = found
 
     def arrays(self, data: bytes) -> Arrays:
-        """Where its text has long arrays of numbers."""
+        """Returns where the text has long arrays of numbers."""
         if self._arrays is None:
             self._arrays = arrays(data)
         return self._arrays
@@ -128,7 +128,7 @@ class Bases:
         return Part(found.middle, reference, True, base if _goes_on(found, base, size) else None, own, numbers)
 
     def add(self, number: int, text: bytes, part: Part, kind: int = REQUEST) -> None:
-        """Makes a text that was written a base, if it is to be one, in the place of the one that it goes on with."""
+        """Makes a written text a base, if suitable, replacing the base that it continues."""
         if not part.is_base:
             return
         base = _Base(number, kind, text, part.arrays, part.numbers)
@@ -192,7 +192,7 @@ class _Held:
             self._shrink()
 
     def drop(self, base: _Base) -> None:
-        """Frees a base that is no longer one."""
+        """Frees a text that is no longer a base."""
         data, base.data = base.data, None
         if self._all.pop(id(base), None) is not None and data is not None:
             self._total -= len(data)

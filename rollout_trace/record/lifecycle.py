@@ -59,7 +59,7 @@ def begin(trajectory: Trajectory, parent: Trajectory | None, *, is_root: bool = 
 
 
 def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseException | None) -> None:
-    """Closes a trajectory and passes it on to be written. Nothing is decoded here. Never raises, save under pytest."""
+    """Closes a trajectory and queues it for writing, without decoding it. Never raises, except under pytest."""
     state = state_of(trajectory)
     if state is not None and _opened.pop(id(trajectory), None) is None:
         # Closed already, by the end of the process: a daemon thread may leave its block after that.
@@ -265,7 +265,7 @@ def reward_children(trajectory: Trajectory, name: str | None, value: float) -> N
 
 
 def change_episode(trajectory: Trajectory, how: Callable[[Trajectory], object]) -> None:
-    """Has a function change a trajectory and those opened inside it, at any depth, before they are written.
+    """Applies a function to a trajectory and those opened inside it, at any depth, before they are written.
 
     Each is changed when its steps are final, at once where they are; also those that close later.
     """
@@ -309,7 +309,7 @@ def _inherit_reward(child: Trajectory, name: str | None, value: float, giver_id:
 
 
 def recording_here() -> recording | None:
-    """The open recording that a trajectory belongs to which opens in this context; None without one."""
+    """Returns the open recording to which a trajectory opened in this context would belong; None without one."""
     own = current_recording()
     if own is None and len(others := open_recordings()) == 1:
         own = others[0]
@@ -394,7 +394,7 @@ _fallback_lock = lock_for(__name__, "_fallback_lock")
 
 
 def use_fallback(path: str | None) -> None:
-    """Sets the file for trajectories that have no recording of their own; None: there is none any more.
+    """Sets the file for trajectories without their own recording; None removes it.
 
     One that is open is ended first, and what was closed is written. The file is created when a trajectory needs it.
     """

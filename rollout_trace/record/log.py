@@ -124,7 +124,7 @@ class StepLog:
 
     @property
     def calls(self) -> list[Call]:
-        """Its calls, in the order in which they began."""
+        """Returns the log's calls, in the order in which they began."""
         return list(self._calls)
 
     def last_step_id(self) -> str | None:
@@ -304,7 +304,7 @@ class StepLog:
         )
 
     def close(self) -> None:
-        """Takes no further call and ends the open frames. Running calls go on; nothing is decoded."""
+        """Stops taking calls and ends the open frames. Running calls continue; nothing is decoded."""
         # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected later.
         try:
             guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
@@ -337,7 +337,7 @@ class StepLog:
         self.clear()
 
     def clear(self) -> None:
-        """Drops the calls and frames of a closed log: its steps have been taken, and there are none any more."""
+        """Drops the calls and frames of a closed log whose steps have been taken."""
         for call in self._calls:
             # The caller's stream references its call: kept for long, it would keep all steps alive. The empty list, not
             # None, marks the call as decoded.
@@ -388,14 +388,14 @@ def _supersede_retrievals(steps: list[Step]) -> None:
 
 
 class OpenFrame(Protocol):
-    """What a log calls of the frames around its calls: ``scope.Frame``."""
+    """Interface of the frames around a log's calls: ``scope.Frame``."""
 
     def abandon(self) -> None: ...
     def forget(self) -> None: ...
 
 
 class ModelCallFrame(OpenFrame, Protocol):
-    """What a log needs of a model call's frame to match it with recorded calls: ``frames.ModelFrame``."""
+    """Interface of a model call's frame, to match it with recorded calls: ``frames.ModelFrame``."""
 
     calls: list[Call]
     response_id: str | None

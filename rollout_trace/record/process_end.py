@@ -29,7 +29,7 @@ def add_closer(closer: Callable[[], object], *, first: bool = False) -> None:
 
 
 def watch(*, for_good: bool = False) -> None:
-    """Has the closers run when this process ends: normally, by an exception, or by SIGTERM.
+    """Runs the closers when this process ends: normally, by an exception, or by SIGTERM.
 
     With ``for_good``, ``unwatch`` does nothing any more.
 
@@ -53,7 +53,7 @@ def watch(*, for_good: bool = False) -> None:
 
 
 def watch_forked() -> None:
-    """As ``watch``, in a process that was forked since: one of ``multiprocessing`` needs it anew."""
+    """Does what ``watch`` does again in a forked process: those of ``multiprocessing`` need it."""
     if _watched_pid != os.getpid():
         watch()
 
@@ -87,7 +87,7 @@ def uncaught() -> BaseException | None:
 
 
 def keep_interrupt() -> None:
-    """Has Python still end by the signal, where a KeyboardInterrupt ends the program.
+    """Lets Python still end by the signal if a KeyboardInterrupt ends the program.
 
     Python notes that, and forgets it at the next text that is executed: making a dataclass executes one, as importing
     does. It is noted again by a text that raises it.
@@ -100,7 +100,7 @@ def keep_interrupt() -> None:
 
 
 def leave_atexit() -> None:
-    """From now on ``atexit`` does not run the closers: the caller calls ``close_all`` at the end of the process."""
+    """Stops ``atexit`` from running the closers: the caller calls ``close_all`` at the end of the process."""
     global _is_left_to_caller
     _is_left_to_caller = True
     atexit.unregister(close_all)

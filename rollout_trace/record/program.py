@@ -52,7 +52,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def start() -> None:
-    """From now on, calls of this process outside of every trajectory belong to the program's."""
+    """Assigns later calls of this process outside any trajectory to the program's trajectory."""
     global is_on
     is_on = True
     ancestry.program = opened

@@ -61,17 +61,18 @@ def environment(**values: Any) -> dict[str, Any]:
 
         rt.environment(policy_version="step-200", seed=7, files={"config.yaml": rt.file_sha256("config.yaml")})
 
-    A value replaces an earlier one of its name, a dict (as ``files``) is added to it, and None removes it.
+    A value replaces an earlier one with the same name; a dict (such as ``files``) is merged into it; None removes it.
 
     Args:
-        **values: what JSON can hold: texts, finite numbers, booleans, lists, and dicts with texts as keys.
+        **values: values that JSON can hold: strings, finite numbers, booleans, lists, and dicts with string keys.
 
     Returns:
-        All that was added so far, as a copy.
+        A copy of everything added so far.
 
     Raises:
-        TypeError: a value has no form in JSON.
-        ValueError: a number is not finite, or the name is one of those that are collected (``python``, ``git``, ...).
+        TypeError: JSON cannot hold a value.
+        ValueError: a number is not finite, or the name is one that is collected automatically (``python``, ``git``,
+            ...).
     """
     global _own
     taken = sorted(COLLECTED & values.keys())
@@ -92,11 +93,11 @@ def environment(**values: Any) -> dict[str, Any]:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file, as 64 hex digits. For ``rt.environment(files={"config.yaml": rt.file_sha256(path)})``.
+    """Returns the SHA-256 of a file as 64 hex digits, for ``rt.environment(files={"a.yaml": rt.file_sha256(path)})``.
 
     Raises:
         OSError: the file cannot be read, or is a folder.
-        TypeError: not a path.
+        TypeError: ``path`` is not a path.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"file_sha256() got {user_values.brief(path)} ({type(path).__name__}); give a file's path.")
@@ -118,7 +119,7 @@ class Pending:
         self._own = _own
 
     def __call__(self) -> dict[str, Any]:
-        """The whole environment. What is to be collected is collected now, unless it has been."""
+        """Returns the whole environment, and collects now what is still missing."""
         return {**provenance(), **_copy(self._own)}
 
     @property
@@ -128,14 +129,14 @@ class Pending:
         return known is not None and bool(known["pid"] == os.getpid())
 
     def so_far(self) -> dict[str, Any]:
-        """What needs no collecting: the versions, what the user added, and what has been collected already."""
+        """Returns what is available now: versions, the user's values, and what has already been collected."""
         if self.is_known:
             return self()
         return {**versions(), "pid": os.getpid(), **_copy(self._own)}
 
 
 def provenance() -> dict[str, Any]:
-    """What is known of this process: up to 50 ms the first time, then microseconds. Never raises."""
+    """Collects facts about this process: up to 50 ms the first time, then microseconds. Never raises."""
     global _collected
     with _lock:
         if _collected is None:
@@ -377,7 +378,7 @@ def _packed(folder: Path, reference: str) -> str | None:
 
 
 def _git(*arguments: str, folder: str | os.PathLike[str], timeout: float) -> str | None:
-    """What git prints; None where it fails, is not installed, or takes longer."""
+    """Returns git's output; None if it fails, is not installed, or takes too long."""
     import subprocess
 
     # Without the variables of a hook that runs this program, and without taking the lock of the index.

@@ -39,58 +39,57 @@ if TYPE_CHECKING:
 class recording(metaclass=Uncalled):
     """Writes every outermost trajectory that closes inside the block, with its children.
 
-    They go to a file, to shards in a folder or at an address, or to a writer.
+    The target is a file, shards in a folder or at an address, or a writer.
 
-    It covers all threads of the process: a trajectory that closes in a thread without a recording of its own is written
-    to the only one that is open. ``with ... as`` gives the writer. Trajectories are decoded and written on a thread of
-    the recording; leaving the block waits until all are written. A stream that began inside a trajectory and is read
-    after it is recorded to its end, and the trajectory written then; leaving the block of the recording ends it
-    (``abandoned``).
-    A trajectory that cannot be written does not stop the agent: it is kept and tried again, and on leaving the block
-    WriteError has what the file lacks.
+    It covers all threads of the process: a trajectory that closes in a thread without its own recording is written to
+    the only open one. ``with ... as`` returns the writer. Trajectories are decoded and written on the recording's
+    thread; leaving the block waits until all are written. If a stream began inside a trajectory and is read after it,
+    the trajectory is written when the stream ends; leaving the recording's block ends the stream (``abandoned``). A
+    trajectory that cannot be written does not stop the agent: it is kept and retried, and on leaving the block
+    WriteError holds what the file lacks.
 
-    In a folder each process writes whole files of its own, ``part-<host>-<process>-<number>.jsonl.zst``. Those of an
-    address (``s3://bucket/run``) are written to a local folder, the spool, and uploaded on a thread of their own when
-    they are complete, at the latest when the block is left; an upload that fails is tried again. See docs/files.md.
+    In a folder, each process writes its own files (shards), ``part-<host>-<process>-<number>.jsonl.zst``. Shards for an
+    address (``s3://bucket/run``) are written to a local folder, the spool, and uploaded on a separate thread when they
+    are complete, at the latest when the block is left. A failed upload is retried. See docs/files.md.
 
     Args:
-        target: path of a JSONL file, which is appended to. Or of a folder: one that exists, or a path that ends with a
-            slash; any other name without a suffix is that of a file. Or an address that fsspec opens. Or a writer,
-            whose ``write`` runs on the recording's thread.
-        media: where images, audio and files go, as for ``JSONLWriter``.
-        prices: sets the cost of each call before its trajectory is written, unless the provider's answer or the user
-            has set one.
-        journal: keeps finished calls beside the file, in ``<path>.journal``, until their trajectory is written: a
-            process that is killed loses no more than the calls in flight. ``rt.recover(path)`` reads it.
-        fsync: each line is on the disk before the next one is written.
+        target: path of a JSONL file, which is appended to; or of a folder that exists or whose path ends with a slash
+            (any other name without a suffix is a file); or an address that fsspec opens; or a writer, whose ``write``
+            runs on the recording's thread.
+        media: where to store images, audio and files, as for ``JSONLWriter``.
+        prices: price table for the cost of each call, unless the provider's answer or the user has set one.
+        journal: keep finished calls beside the file, in ``<path>.journal``, until their trajectory is written, so that
+            a killed process loses only the calls in flight. ``rt.recover(path)`` reads it.
+        fsync: make sure that each line is on the disk before the next one is written.
         redact: what must not reach a disk: a regular expression, a list of them, or a function of a text and its place
             that returns the text to keep. See docs/security.md.
-        secret_headers: names of request headers that carry keys, beside the usual ones, such as ``cookie``: what they
-            hold is cut out of whatever comes back, in the whole process, from then on.
-        lock_timeout: seconds to wait for a file that another process has locked; then the trajectory is kept and tried
-            again.
-        mode: permission bits of files that are created, such as ``0o600``; None leaves it to the process's umask.
-        shard_bytes: of a folder or an address: bytes of JSON after which the process begins its next shard.
-        shard_seconds: the same, the age of a shard in seconds. At an address a shard is uploaded when it is that old.
-        compression: of shards: ``zst``, ``gz`` or ``none``; None: ``zst`` where the package zstandard is installed,
-            else ``gz``.
-        spool: of an address: the local folder for its shards and journal until they are uploaded. None: the folder
-            that the environment variable ``ROLLOUT_TRACE_SPOOL`` names, else ``~/.local/state/rollout-trace/spool``.
-        writer: ``thread``: trajectories are decoded and written by a thread of this process. ``process``: by a process
-            of its own, which reads the calls out of the journal while the agents run, and ends with this one; where
-            this one is killed, it writes what is there, so that there is nothing to recover. Worth it for many small
-            calls a second and a free core: its start takes a tenth of a second of CPU time. See docs/files.md for
-            what the thread writes even then.
+        secret_headers: names of request headers that carry keys, such as ``cookie``, in addition to the usual ones.
+            Their values are removed from whatever servers return, in the whole process, from then on.
+        lock_timeout: seconds to wait for a file that another process has locked; then the trajectory is kept and
+            retried.
+        mode: permission bits of created files, such as ``0o600``; None leaves them to the process's umask.
+        shard_bytes: for a folder or an address: bytes of JSON after which the process begins its next shard.
+        shard_seconds: for a folder or an address: age in seconds after which the next shard begins. At an address, a
+            shard is uploaded at that age.
+        compression: compression of shards: ``zst``, ``gz`` or ``none``; None: ``zst`` if the package zstandard is
+            installed, otherwise ``gz``.
+        spool: for an address: the local folder for its shards and journal until they are uploaded. None: the folder in
+            the environment variable ``ROLLOUT_TRACE_SPOOL``, otherwise ``~/.local/state/rollout-trace/spool``.
+        writer: ``thread``: a thread of this process decodes and writes trajectories. ``process``: a separate process
+            does, which reads the calls from the journal while the agents run, and ends with this one. If this process
+            is killed, the writer process writes what is there, so that nothing needs recovery. It pays off for many
+            small calls per second and a free core; starting it takes a tenth of a second of CPU time. docs/files.md
+            says what the thread writes even then.
 
     Raises:
-        TypeError: the target is neither a path nor a writer (an open file is none), ``prices`` is no ``PriceTable``, or
-            ``secret_headers`` are no names.
-        ValueError: ``media``, ``fsync`` or another setting of files is passed together with a writer, which has its
-            own, or has a value that ``JSONLWriter`` refuses; settings of shards together with a file; on entering the
-            block, a path that is refused.
-        ImportError: on entering the block, a package is missing that opens the address.
+        TypeError: the target is neither a path nor a writer (an open file is not a writer), ``prices`` is not a
+            ``PriceTable``, or ``secret_headers`` are not names.
+        ValueError: a file setting such as ``media`` or ``fsync`` is passed together with a writer, which has its own,
+            or has a value that ``JSONLWriter`` rejects; shard settings are passed together with a file; or, on entering
+            the block, the path is rejected.
+        ImportError: on entering the block, the package that opens the address is missing.
         RuntimeError: the same object is entered again while it is open.
-        WriteError: on leaving the block, if trajectories could not be written, or shards not uploaded.
+        WriteError: on leaving the block, trajectories could not be written, or shards could not be uploaded.
     """
 
     @explained
@@ -145,9 +144,9 @@ class recording(metaclass=Uncalled):
         self._sink: Sink | None = None
         self._queue: WriteQueue | None = None
         self.journal: Journal | None = None
-        """Where finished calls are kept until their trajectory is written; None without one."""
+        """Journal of finished calls whose trajectory is not yet written; None without a journal."""
         self.others = OtherProcesses(None)
-        """What is noted at its end for other processes that write to the output."""
+        """Notes to write, at the end, for other processes that write to the output."""
         self._is_entered = False
         self._is_ended_by_exit = False
         self._outer: recording | None = None
@@ -173,9 +172,9 @@ class recording(metaclass=Uncalled):
             raise
 
     def open_without_block(self) -> None:
-        """Opens it for those who name it: no context is in it, and it is none of ``open_recordings``.
+        """Opens the recording for explicit use only: no context enters it, and it is not in ``open_recordings``.
 
-        It is ended by ``end_with_process``.
+        ``end_with_process`` ends it.
         """
         self._is_entered = True
         self._open_target()
@@ -300,7 +299,7 @@ class recording(metaclass=Uncalled):
         return is_written
 
     def end_with_process(self, deadline: float) -> None:
-        """Ends the recording and logs what was not written. ``deadline``: in ``time.monotonic`` seconds."""
+        """Ends the recording and logs what was not written. ``deadline`` is in ``time.monotonic`` seconds."""
         self._is_ended_by_exit = True
         where = "" if self.journal is None else f" The journal has the rest: rt.recover({self.name!r})."
         if not self._stop(max(0.0, deadline - time.monotonic())):
@@ -360,26 +359,26 @@ class recording(metaclass=Uncalled):
 
     @property
     def is_followed(self) -> bool:
-        """Whether a writer process decodes what the journal has."""
+        """Whether a writer process decodes the calls in the journal."""
         queue = self._queue
         return queue is not None and queue.has_process
 
     @property
     def backlog(self) -> int:
-        """Bytes of closed trajectories that wait to be written, roughly; 0 outside the block."""
+        """Approximate bytes of closed trajectories waiting to be written; 0 outside the block."""
         queue = self._queue
         return 0 if queue is None else queue.backlog
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until what has closed so far is in the file, save what cannot be written; False after ``timeout``.
+        """Waits until all trajectories closed so far are written, if possible; False after ``timeout`` seconds.
 
-        Trajectories that a stream is still read from are not waited for.
+        It does not wait for trajectories with a stream that is still being read.
         """
         queue = self._queue
         return queue is None or queue.flush(timeout)
 
     def write(self, trajectories: list[Trajectory]) -> bool:
-        """Queues closed trajectories, to be written together by the recording's thread; False once it has ended."""
+        """Queues closed trajectories for the recording's thread to write together; returns False if it has ended."""
         # Read once: another thread may leave the block meanwhile.
         queue = self._queue
         if queue is None:

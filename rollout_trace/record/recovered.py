@@ -1,4 +1,4 @@
-"""What dead processes left: reads their journals, and makes trajectories of the records, decoded as live calls are."""
+"""Reads the journals of ended processes and makes trajectories of their records, decoded like live calls."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def steps_of(pieces: Pieces, order: Sequence[str] = ()) -> list[Step]:
 
 
 def filled(calls: dict[str, Call], pieces: Pieces) -> Iterator[Call]:
-    """The calls, by id, each with its bytes: the one before is to be done with. What is missing is in its faults."""
+    """Yields calls by id, each with its bytes. Finish with one before taking the next. Faults say what is missing."""
     latest = {name: _latest(pieces.calls[name]) for name in calls}
     parts: dict[str, list[_Texts]] = {name: [] for name in calls}
     for record, texts in texts_of(pieces.of(form.CALL, form.PART)):
@@ -375,7 +375,7 @@ def _read(path: Path, data: Any, report: RecoveryReport, *, is_held: bool) -> De
 
 
 def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
-    """Why a journal is left alone, by its first record; "" if its process may run; None if it is to be read."""
+    """Returns why a journal must not be read, by its first record: "" if its process may run; None if it may be."""
     version = head.get("format")
     if not isinstance(version, int) or version > form.VERSION:
         return (
@@ -412,11 +412,11 @@ _SHOWN = 20
 
 
 class DamagedPlace(NamedTuple):
-    """A place of a journal that could not be used."""
+    """A place in a journal that could not be used."""
 
     path: Path
     offset: int
-    """In bytes from the beginning of the file."""
+    """Offset in bytes from the beginning of the file."""
     length: int
     problem: str
 
@@ -425,7 +425,7 @@ class DamagedPlace(NamedTuple):
 
 
 class UnreadJournal(NamedTuple):
-    """A journal that was left alone."""
+    """A journal that was not touched."""
 
     path: Path
     reason: str
@@ -437,42 +437,42 @@ class UnreadJournal(NamedTuple):
 @document_fields
 @dataclass(slots=True)
 class RecoveryReport:
-    """What was found in the journals of an output. ``str()`` of it is a text to read."""
+    """What was found in the journals of an output. ``str(report)`` is a readable text."""
 
     output: Path
     """Path of the output whose journals were read."""
     journals: list[Path] = field(default_factory=list)
-    """Journals of dead processes that were read."""
+    """Journals of ended processes that were read."""
     live: list[Path] = field(default_factory=list)
-    """Journals whose process runs, or that another recovery is reading: they were left alone."""
+    """Journals that were not touched because their process is running, or another recovery is reading them."""
     unread: list[UnreadJournal] = field(default_factory=list)
-    """Journals that could not be read, or that a newer version of this library wrote: they were left alone."""
+    """Journals that were not touched because they could not be read, or a newer version of this library wrote them."""
     damaged: list[DamagedPlace] = field(default_factory=list)
-    """Places of the journals that hold no whole record, or records that could not be used."""
+    """Places in the journals with incomplete records, or with records that could not be used."""
     recovered: list[str] = field(default_factory=list)
     """Ids of the trajectories that were recovered."""
     present: list[str] = field(default_factory=list)
-    """Ids of those that the output has already: they were left out."""
+    """Ids of recovered trajectories that the output already has, and that were left out."""
     is_write: bool = False
-    """True if the trajectories were to be appended to the output."""
+    """Whether the trajectories were to be appended to the output (``write=True``)."""
     written: list[str] = field(default_factory=list)
-    """Ids of those that were appended to the output; at an address, to a shard of the spool: see ``waiting``."""
+    """Ids of trajectories appended to the output; at an address, to a shard of the spool (see ``waiting``)."""
     waiting: dict[Path, int] = field(default_factory=dict)
-    """Of an address: shards in the spool that could not be uploaded, with how many of ``written`` each has."""
+    """For an address: shards in the spool that could not be uploaded, with the number of ``written`` ids in each."""
     not_written: list[str] = field(default_factory=list)
-    """Why the output lacks something, a sentence each. The journals of what was not appended were kept."""
+    """Why the output lacks something, one sentence each. Journals of trajectories that were not appended were kept."""
     kept: list[Path] = field(default_factory=list)
-    """Journals with damaged places, which were renamed and not deleted."""
+    """Journals with damaged places, which were renamed instead of deleted."""
     bytes_cut: int = 0
-    """Bytes of killed writers' partial lines that were removed from the end of the output, or of its shards."""
+    """Bytes of partial lines, left by killed writers, that were removed from the end of the output or its shards."""
     spooled: list[Path] = field(default_factory=list)
-    """Of an address: shards of dead processes that wait to be uploaded, where nothing was to be written."""
+    """For an address, without ``write``: shards of ended processes that wait to be uploaded."""
     uploaded: list[str] = field(default_factory=list)
-    """Of an address: names of the shards that were uploaded."""
+    """For an address: names of the shards that were uploaded."""
 
     @contextmanager
     def failing(self, what: str) -> Iterator[None]:
-        """Notes a failure to read or write the output, and goes on."""
+        """Notes a failure to read or write the output, and continues."""
         try:
             yield
         except (OSError, WriteError) as error:
@@ -480,7 +480,7 @@ class RecoveryReport:
 
     @property
     def is_clean(self) -> bool:
-        """True where nothing was damaged, left unread or could not be written."""
+        """Whether nothing was damaged or left unread, and everything could be written."""
         return not (self.damaged or self.unread or self.not_written)
 
     def __str__(self) -> str:

@@ -59,36 +59,37 @@ class Recovered(list[Trajectory]):
     def __init__(self, trajectories: Iterable[Trajectory], report: RecoveryReport) -> None:
         super().__init__(trajectories)
         self.report = report
-        """What was found and done; ``str(report)`` is a text to read."""
+        """What was found and done; ``str(report)`` is a readable text."""
 
 
 def recover(
     path: str | os.PathLike[str], *, write: bool = False, spool: str | os.PathLike[str] | None = None
 ) -> Recovered:
-    """The trajectories that dead processes did not get to write, from the journal beside an output.
+    """Recovers trajectories that a killed process could not write, from the journal beside an output.
 
-    One that had not closed has the status ``aborted``, and the calls that had ended. A stream that was arriving is
-    ``abandoned``, with what had come of it. Trajectories that the output has already are left out: recovering twice is
-    the same as once. Journals of processes that run are left alone.
+    A trajectory that had not closed has the status ``aborted`` and the calls that had ended. A stream in progress is
+    ``abandoned``, with what had arrived. Trajectories already in the output are left out, so recovering twice is the
+    same as once. Journals of running processes are not touched.
 
-    Of a folder of shards, the journal is in it; the trajectories are written to a shard of their own. Of an address,
-    journal and spool are on the machine where the processes ran; shards that these did not get to upload are uploaded.
+    For a folder of shards, the journal is in the folder, and the trajectories are written to a new shard. For an
+    address, journal and spool are on the machine where the processes ran; shards that were not uploaded are uploaded
+    now.
 
     Args:
         path: the output: a file, a folder of shards, or an address. Or its journal, the folder ``<output>.journal``.
-        write: appends the trajectories to the output and deletes the journals. At an address, uploads the shards that
-            dead processes left.
-        spool: of an address, as for ``rt.recording``.
+        write: append the trajectories to the output and delete the journals. For an address, also upload the shards
+            that ended processes left.
+        spool: for an address, as for ``rt.recording``.
 
     Returns:
-        A list of the trajectories. Its ``report`` names what was read, left alone, damaged or not written.
+        A list of the trajectories. Its ``report`` lists what was read, not touched, damaged or not written.
 
     Raises:
         TypeError: ``path`` is not a path.
         ValueError: ``path`` is empty.
-        OSError: the output exists and cannot be read: what it has already is not known. Or it is a folder of outputs.
-        ImportError: the output is compressed with zstd and the package zstandard is not installed, or one is missing
-            that opens the address.
+        OSError: the output exists but cannot be read, so that its contents are unknown; or it is a folder of outputs.
+        ImportError: the output is compressed with zstd and the package zstandard is not installed, or the package that
+            opens the address is missing.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f'expected the path of an output, such as "rollouts.jsonl", got {brief(path)}.')
@@ -261,7 +262,7 @@ _TRIES = 4
 
 
 class FileOutput:
-    """Where recovered trajectories go: one file. All methods raise OSError where it cannot be read or changed."""
+    """One file as the output of a recovery. All methods raise OSError if it cannot be read or changed."""
 
     def __init__(self, place: Path, writer: JSONLWriter | ShardWriter | None = None) -> None:
         self.place = place
@@ -270,7 +271,7 @@ class FileOutput:
         """One that is open; None: it is opened."""
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
-        """Those of the wanted trajectories that it has. ``pids``: of the processes that had them."""
+        """Returns which of the wanted trajectories it has. ``pids``: ids of the processes that had them."""
         return ids_in(self.place, wanted)
 
     def cut(self, known: Collection[str]) -> int:
@@ -282,14 +283,14 @@ class FileOutput:
         return self._writer or JSONLWriter(self.place, mode=mode)
 
     def finish(self, report: RecoveryReport) -> None:
-        """Called at the end, with the journals gone; whether or not anything is to be written."""
+        """Finishes the recovery when the journals are gone, whether or not anything was written."""
 
 
 class FolderOutput(FileOutput):
     """A folder of shards."""
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
-        """Those that have a line in one of its files."""
+        """Returns the trajectories that have a line in one of its files."""
         found: set[str] = set()
         for name in lines_among(_names(self.place)):
             found |= ids_in(self.place / name, set(wanted) - found)
@@ -324,7 +325,7 @@ class SpooledOutput(FolderOutput):
         self._tries = _TRIES
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
-        """Those that are in the spool, or in what these processes of this machine have uploaded."""
+        """Returns the trajectories in the spool, or in what these processes of this machine have uploaded."""
         found = super().ids(wanted, pids)
         try:
             names = names_in(self.address) or []

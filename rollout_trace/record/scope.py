@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 current_scope: ContextVar[Trajectory | None] = ContextVar("rollout_trace_trajectory", default=None)
 """The trajectory whose ``with rt.trajectory()`` block this context is in."""
 current_frame: ContextVar[Frame | None] = ContextVar("rollout_trace_frame", default=None)
-"""The frame that this context entered last, open or not."""
+"""Returns the frame that this context entered last, open or not."""
 
 
 def active() -> Frame | None:
-    """The innermost open frame of this context; None if the user opened a trajectory block inside it."""
+    """Returns the innermost open frame of this context; None if the user opened a trajectory block inside it."""
     frame = _nearest_open(current_frame.get())
     return frame if frame is not None and frame.scope is current_scope.get() else None
 
@@ -59,18 +59,18 @@ def enter(frame: Frame | None) -> Frame | None:
 
 
 def entered() -> Frame | None:
-    """The frame that this context entered last, open or not."""
+    """Returns the frame that this context entered last, open or not."""
     return current_frame.get()
 
 
 class Frame:
     """One activity of a framework, such as an agent run. Base class of ``AgentFrame``, ``ModelFrame``, ``ToolFrame``.
 
-    Frames nest: ending one ends those inside it. Thread safe if the framework calls the hooks of one frame in order.
+    Frames nest: ending a frame ends those inside it. Thread-safe if the framework calls a frame's hooks in order.
     """
 
     holds_others = True
-    """Whether other frames can be its children."""
+    """Whether other frames can be children of this one."""
     takes_calls = True
     """Whether calls made in its context still belong to it."""
 
@@ -84,11 +84,11 @@ class Frame:
         self.agent: str | None = agent if agent is not None or outer is None else outer.agent
         """Name of the agent, inherited from the parent if not passed in."""
         self.scope = scope = current_scope.get()
-        """The trajectory of the ``with`` block it began in."""
+        """The trajectory of the ``with`` block that the frame began in."""
         self.trajectory: Trajectory | None = scope if outer is None else outer.trajectory
-        """The trajectory it is recorded in; None without one, and once the frame has ended."""
+        """The trajectory that the frame is recorded in; None without one, and after the frame has ended."""
         self.is_open = True
-        """Whether it has not ended."""
+        """Whether the frame is still open."""
         self._inner: dict[Frame, None] = {}
         if outer is not None:
             outer._inner[self] = None
@@ -96,7 +96,7 @@ class Frame:
     def enter(self) -> Self:
         """Makes this the current frame: calls made in this context, and in copies of it, belong to the frame.
 
-        It needs no counterpart: once the frame has ended, its parent is the active frame again.
+        No counterpart is needed: when the frame has ended, its parent is the active frame again.
         """
         enter(self)
         return self
@@ -104,7 +104,7 @@ class Frame:
     def end(self, error: BaseException | None = None) -> None:
         """Ends the frame and every open frame inside it; ``error`` is the exception that ended it, if any.
 
-        A second call does nothing.
+        Calling it again does nothing.
         """
         if not self.is_open:
             return
@@ -123,14 +123,14 @@ class Frame:
         self.trajectory = None
 
     def abandon(self) -> None:
-        """Ends the frame because an enclosing one ended, with no outcome reported by a hook."""
+        """Ends the frame because an enclosing frame ended and no hook reported an outcome."""
         self.end()
 
     def forget(self) -> None:
-        """Drops references to recorded data, after the trajectory closed: contexts may reference the frame for long."""
+        """Drops references to recorded data once the trajectory is closed; contexts may keep the frame alive."""
 
     def join(self, call: Call) -> None:
-        """Called when a call on a wrapped client begins in its context. Only model frames use it."""
+        """Assigns a call that begins on a wrapped client in this context. Only model frames use it."""
 
     def _enlist(self) -> None:
         """Registers the frame, so that closing the trajectory ends it."""
@@ -173,7 +173,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def orphans() -> list[Step]:
-    """The steps of the latest calls made outside every trajectory, at most 1000 calls."""
+    """Returns the steps of the latest calls made outside any trajectory, at most 1000 calls."""
     return _orphans.steps()
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def restored(trajectory: str, calls: dict[str, Call], files: Iterable[form.JournalFile]) -> Iterator[Call]:
-    """The calls, by id, each with its bytes again: the one before is to be done with. None is left out.
+    """Yields all calls by id, each with its bytes again. Finish with one before taking the next.
 
     Args:
         trajectory: its id in the journal.

@@ -34,7 +34,7 @@ on_written: list[Callable[[Trajectory, str], object]] = []
 
 
 class Answer(NamedTuple):
-    """What has become of an episode; or, without one, that the process has ended."""
+    """The outcome of an episode; without an episode, that the process has ended."""
 
     number: int | None
     results: Sequence[int | str | None] = ()
@@ -310,7 +310,7 @@ class Sink:
         return None
 
     def _from_journal(self) -> Iterator[tuple[str, Trajectory]]:
-        """Those of the dropped that the journal has whole, by id, one by one."""
+        """Yields the dropped trajectories that are complete in the journal, by id."""
         journals = {one.journal.id: (name, one.journal) for name, one in self.dropped.items() if one.journal}
         if not journals:
             return

@@ -197,7 +197,7 @@ _CACHE = (
 
 
 def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | None:
-    """What a closed trajectory lacks, and the likely remedy; None if nothing is wrong."""
+    """Returns what a closed trajectory lacks, with the likely remedy; None if nothing is wrong."""
     # Where a reward is set after the close, the program itself has not read them.
     steps = unsaved.steps_of(trajectory)
     if not steps:
@@ -385,7 +385,7 @@ class Episode:
         return any(log.is_running for log in self._logs)
 
     def on_call_end(self, notify: Callable[[], object]) -> None:
-        """Has ``notify`` called whenever a call of it ends, perhaps by the garbage collector."""
+        """Calls ``notify`` whenever one of its calls ends, perhaps by the garbage collector."""
         for log in self._logs:
             log.on_call_end = notify
 

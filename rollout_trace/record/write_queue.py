@@ -111,13 +111,13 @@ class WriteQueue:
         return self._process is not None
 
     def _queue(self, episode: Episode) -> bool:
-        """Leaves an episode to the thread; False where there is none."""
+        """Queues an episode for the thread; False without a thread."""
         has_thread = self.start()
         self._items.put(episode)
         return has_thread
 
     def wake(self) -> None:
-        """Has the thread call ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
+        """Wakes the thread to call ``write_waiting``. Takes no lock: the garbage collector may be the caller."""
         self._items.put(None)
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -277,7 +277,7 @@ class WriteQueue:
         self._release(episode)
 
     def _hand_over(self, episode: Episode, *, wait: bool) -> bool:
-        """Gives an episode to the writer process, which answers later; False where it is to be written here.
+        """Passes an episode to the writer process, which answers later; False if it must be written here.
 
         ``wait``: on the recording's thread, which may wait.
         """

@@ -104,7 +104,7 @@ class _Answers(logging.Handler):
 
     @property
     def are_many(self) -> bool:
-        """Whether it is time to send them."""
+        """Whether there are enough answers to send."""
         return len(self._lines) >= _MANY
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ class _Answers(logging.Handler):
 
 
 class Child:
-    """What the process does.
+    """The work of the writer process.
 
     Args:
         settings: as ``writer_process.settings_of`` made them.

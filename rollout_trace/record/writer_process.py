@@ -92,7 +92,7 @@ class WriterProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id."""
         return self._process.pid
 
     def hand_over(self, episode: Episode, *, wait: bool = True) -> bool:
@@ -125,11 +125,11 @@ class WriterProcess:
         return None if answer.number is None else self.handed.pop(answer.number, None)
 
     def flush(self) -> None:
-        """Has it answer at once."""
+        """Asks the process to answer at once."""
         self._send({"flush": True})
 
     def end(self) -> None:
-        """Has it close its file, and waits until it has ended. To be called when it has answered everything."""
+        """Lets the process close its file, and waits until it has ended. Call it when everything has been answered."""
         self._send({"end": True})
         self._close()
         self._listener.join()
@@ -138,7 +138,7 @@ class WriterProcess:
             self._process.stdout.close()
 
     def take_back(self) -> tuple[int, list[Episode], set[str]]:
-        """It has ended too early: its exit code, what it has not answered, and the ids of what it has written of that.
+        """After it ended too early: returns its exit code, what is unanswered, and the ids it has written of that.
 
         It writes nothing any more.
         """
@@ -253,7 +253,7 @@ class WriterProcess:
 def settings_of(
     target: str, *, is_folder: bool, file: dict[str, Any], shards: dict[str, Any], prices: Any, journal: Journal
 ) -> dict[str, Any] | None:
-    """What a writer process is started with; None where its work cannot be left to it.
+    """Returns the settings to start a writer process with; None if it cannot do this recording's work.
 
     It can not where texts are redacted by rules, since the journal then has decoded steps, made here; and where prices
     are applied by a class of the user's.
@@ -273,7 +273,7 @@ def settings_of(
 
 
 def _has_bytes(member: Member) -> bool:
-    """Whether the steps can be made of the bytes in the journal."""
+    """Returns whether the steps can be made from the bytes in the journal."""
     state, log, journal = member.state, member.log, member.journal
     return (
         state is not None

@@ -1,4 +1,4 @@
-"""What the protocols of the scripted server share: a request, the parts of its answer, and ``Api``, one protocol."""
+"""Shared parts of the scripted server's protocols: a request, the parts of its answer, and ``Api``, a protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What asserts on rollouts look for: runs that match, how an answer ended, what a step lacks to be trained on."""
+"""Helpers of the asserts on rollouts: matching runs, how an answer ended, why a step cannot be trained on."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _compares_itself(wanted: Any) -> bool:
 
 
 def wanted_text(tool: str | re.Pattern[str], arguments: Any, expected: Mapping[str, Any]) -> str:
-    """What is expected, as a call: ``search(query='x')``."""
+    """Returns the expected call as text: ``search(query='x')``."""
     name = tool if isinstance(tool, str) else f"/{tool.pattern}/"
     if isinstance(arguments, Mapping):
         expected = {**arguments, **expected}
@@ -150,7 +150,7 @@ def _kind(step: Step) -> str | None:
 
 
 def ending_text(step: Step) -> str:
-    """How the answer ended, after a comma."""
+    """Returns how the answer ended, after a comma."""
     if step.finish_reason is None:
         return "but none was recorded"
     return f"found {printable(repr(step.finish_reason), 80)}"
@@ -161,7 +161,7 @@ _NOT_MEANT = frozenset({"error", "cancelled", "abandoned", "superseded", "cached
 
 
 def step_names(trajectories: Sequence[Trajectory]) -> dict[str, str]:
-    """What messages call each step, by its id: its index, as the conversation has it, and whose it is."""
+    """Returns each step's name for messages, by id: its index, as in the conversation, and its agent."""
     is_one = len(trajectories) == 1
     return {
         step.id: f"step {at}" if is_one else f"step {at} of {printable(trajectory.name, 60)}"

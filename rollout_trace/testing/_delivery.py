@@ -113,7 +113,7 @@ BREAKS = "the script breaks this stream"
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast one answer comes."""
+    """Speed of one answer."""
 
     first_token: float = 0.0  # seconds before it
     per_token: float = 0.0  # seconds between tokens
@@ -131,7 +131,7 @@ class _Clock:
         self._due = None
 
     def after(self, seconds: float) -> Callable[[], None]:
-        """A pause that ends so many seconds after the end of the one before."""
+        """Returns a pause that ends this many seconds after the end of the previous one."""
 
         def pause() -> None:
             now = time.monotonic()
@@ -261,7 +261,7 @@ class Delivery:
         return list((dict(usual) | {name.lower(): value for name, value in extra}).items())
 
     def _pauses(self, tokens: float) -> list[Callable[[], None]]:
-        """What happens before the head. `tokens`: seconds that the tokens of an unstreamed answer take."""
+        """Returns the pauses before the head. `tokens`: seconds that the tokens of an unstreamed answer take."""
         fault = self.fault
         # Also where it is no time at all: the clock of the chunks begins here.
         pauses: list[Callable[[], None]] = [self._clock.after(self.pace.first_token + fault.delay + tokens)]

@@ -16,7 +16,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"query": {"type": "st
 
 
 class Dialect(NamedTuple):
-    """How one protocol writes a conversation."""
+    """The form of a conversation in one protocol."""
 
     said: Callable[[str, str], Messages]
     """What a user or a system prompt says: the role, the text."""

@@ -1,4 +1,4 @@
-"""Where two values of JSON differ, and the lines that show it: of requests that are replayed, and of trajectories."""
+"""Finds and shows differences between JSON values, of replayed requests and of trajectories."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def lines_of(
     paint: Paint | None = None,
     names: tuple[str, str] = ("recorded", "now"),
 ) -> list[str]:
-    """What differs, each under its path: the lines of both values from their first difference on, with marks under it.
+    """Returns the differences, each under its path: the lines of both values from the first difference on, marked.
 
     Args:
         found: what differs.

@@ -1,4 +1,4 @@
-"""What is said about recorded calls: why a request has no answer, which were not made, what recording again changed."""
+"""Explains recorded calls: why a request has no answer, which were not made, what a new recording changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Unmatched:
     options: MatchOptions
 
     def text(self, *, width: int = 100, paint: Paint | None = None, test: str | None = None) -> str:
-        """What is wrong, what differs from the recorded call, and what to do.
+        """Returns what is wrong, what differs from the recorded call, and what to do.
 
         Args:
             width: columns of the terminal.
@@ -95,7 +95,7 @@ class Unmatched:
             )
 
     def _normaliser(self) -> str | None:
-        """What alone differs, of that which a function of ``normalize`` takes out."""
+        """Returns which ``normalize`` function, dates or UUIDs, would remove all differences; None if neither."""
         if self.options.normalize is not None or self.expected is None:
             return None
         for name in ("dates", "UUIDs"):
@@ -106,12 +106,12 @@ class Unmatched:
 
 
 def record_command(test: str | None) -> str:
-    """What to type to record a test anew; None: all tests."""
+    """Returns the command that records a test again; None: all tests."""
     return f"pytest --replay=record{f' {shlex.quote(guard.printable(test))}' if test else ''}"
 
 
 def differences(recorded: Request, now: Request, options: MatchOptions = _EXACT) -> list[Change]:
-    """What differs between two requests; fields of their bodies under their own names, with whose they are."""
+    """Returns the differences between two requests; body fields under their own names, with their owner."""
     forms = form_of(recorded, options), form_of(now, options)
     found = []
     for one in changes(*forms):
@@ -156,7 +156,7 @@ def unused_text(exchanges: Sequence[Exchange], *, width: int = 100, paint: Paint
 def changes_text(
     before: Sequence[Exchange], after: Sequence[Exchange], *, width: int = 100, paint: Paint | None = None
 ) -> str:
-    """What recording again changed: calls added, removed and changed, and answers. "" where nothing did.
+    """Says what a new recording changed: calls added, removed and changed, and answers. "" if nothing.
 
     Calls with equal requests are the same call, wherever they stand: parallel ones are recorded in any order.
     """

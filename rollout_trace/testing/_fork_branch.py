@@ -94,7 +94,7 @@ class Branch:
         return any(one.protocol == protocol and not any(changes(one.asked, now)) for one in self._later)
 
     def differences(self, number: int, protocol: str, now: Any) -> Iterator[Change]:
-        """Where a request differs from a recorded one."""
+        """Returns where a request differs from a recorded one."""
         recorded = self.answers[number]
         if protocol != recorded.protocol:
             return iter([Change("protocol", recorded.protocol, protocol)])

@@ -1,4 +1,4 @@
-"""What a test's mark ``replay`` and the options of pytest ask for, and what tests and files are called."""
+"""Reads a test's mark ``replay`` and pytest's options, and names tests and files."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def fail(text: str) -> NoReturn:
 
 
 def test_for(item: pytest.Item) -> ObservedTest:
-    """What a test is to be recorded or replayed by. Nothing has begun."""
+    """Returns the object that records or replays a test, not yet started."""
     marks = list(item.iter_markers("replay"))
     options = _options(item, marks) if marks else None
     return ObservedTest(as_typed(item), _mode(item, options), options, _engine(item, marks))
 
 
 def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions:
-    """What the marks of a test ask for: those nearer to it come first."""
+    """Returns the options in a test's marks; the nearest mark takes precedence."""
     chosen: dict[str, Any] = {}
     ignore: list[str] = []
     paths: list[Path] = []

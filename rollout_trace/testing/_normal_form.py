@@ -1,4 +1,4 @@
-"""What a request is compared by: its normal form, which two requests share that ask for the same."""
+"""The normal form by which requests are compared: requests for the same thing share it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ._differences import digest_of
 
 @dataclass(frozen=True)
 class MatchOptions:
-    """What may differ between a request and the recorded one."""
+    """Allowed differences between a request and the recorded one."""
 
     ignore: tuple[str, ...] = ()
     """Fields of the body that are not compared: names (``seed``), or paths with dots, where ``*`` stands for every
@@ -208,7 +208,7 @@ def _line_of(error: Exception) -> str:
 
 
 def _stream_in_path(protocol: str | None, request: Request) -> str | None:
-    """How a path asks for a stream; None where it does not."""
+    """Returns the form of stream that a path asks for (``alt``); None if it asks for none."""
     if not record_of(protocol).has_path_facts:
         return None
     path, _, query = request.path.partition("?")

@@ -1,4 +1,4 @@
-"""What the mark ``replay(cli=...)`` knows of a program: what its requests may differ in, and where it runs."""
+"""Facts about programs for the mark ``replay(cli=...)``: how their requests may differ, and where they run."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _numbered(calls: list[RecordedCall]) -> list[RecordedCall]:
 
 
 class RecordedOrder:
-    """Which calls of ordered trajectories are due.
+    """Tracks which calls of ordered trajectories are due.
 
     A call is due when every request that its trajectory has before it has been made, by whoever: two trajectories that
     begin with equal requests cannot be told apart there, and neither must wait for the other.

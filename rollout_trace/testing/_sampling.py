@@ -35,7 +35,7 @@ class Token:
 
 
 def text_in(tokens: Sequence[Token], kind: PartKind, call: int = 0) -> str:
-    """What tokens add to one field of the message."""
+    """Returns the text that tokens add to one field of the message."""
     effects = (token.effect for token in tokens)
     return "".join(e.text for e in effects if e and e.kind == kind and e.call == call)
 

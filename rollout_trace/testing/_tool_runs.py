@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class InferredToolRun(ToolRun):
-    """A tool run that nothing recorded: the model called the tool, and a later request may have its result.
+    """A tool run that was not recorded: the model called the tool, and a later request may contain its result.
 
-    ``arguments`` are the raw text that the model wrote, ``result`` the content that the model read; None where no later
-    request has one. Times are not known. ``error``: the request marks the result as one (Anthropic's ``is_error``).
+    ``arguments`` is the raw text that the model wrote, ``result`` the content that the model read, None if no later
+    request has one. Times are unknown. ``error`` is set if the request marks the result as an error (Anthropic's
+    ``is_error``).
     """
 
     has_result: bool = False
-    """Whether a later request has the result: the agent ran the tool, or gave another answer in its place."""
+    """Whether a later request has the result: the agent ran the tool, or answered in its place."""
 
 
 def runs_of(trajectory: Trajectory) -> list[ToolRun]:

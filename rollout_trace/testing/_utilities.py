@@ -1,4 +1,4 @@
-"""What model servers answer without a model: lists, counts, tokens, embeddings."""
+"""Answers of model servers that need no model: lists, counts, tokens, embeddings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Parse = Callable[[RequestRecord], Mapping[str, Any]]
 
 
 def answer(record: RequestRecord, model: str, tokenizer: AnyTokenizer, parse: Parse) -> Response:
-    """Answer a request that needs no model; with status 404 where it is none of those known here."""
+    """Answer a request that needs no model; status 404 if it is unknown."""
     get = next((body for end, body in _GETS.items() if record.path.endswith(end)), None)
     post = next((body for end, body in _POSTS.items() if record.path.endswith(end)), None)
     if get is None and post is None:

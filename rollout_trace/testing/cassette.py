@@ -65,7 +65,7 @@ def can_load(path: Path, test: str) -> bool:
 
 
 def made_in_test(trajectory: Trajectory) -> int:
-    """How many of a trajectory's exchanges the test's function made: the first ones."""
+    """Returns how many of a trajectory's exchanges the test function made: always the first ones."""
     number = (trajectory.metadata or {}).get(IN_TEST)
     return number if isinstance(number, int) else len(trajectory.exchanges)
 

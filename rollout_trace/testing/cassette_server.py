@@ -34,7 +34,7 @@ _RETRY_AFTER = "retry-after-ms"
 
 
 class CassetteServer(LoopbackServer):
-    """What the two servers have in common: whose request it is, and calls that no recorder in this process sees.
+    """Base of both servers: identifies a request's test, and handles calls that no recorder of this process sees.
 
     Args:
         unseen: records the calls of child processes; None: they are not recorded.
@@ -49,7 +49,7 @@ class CassetteServer(LoopbackServer):
         """Requests of which nothing more comes, whose clients are waited for to go."""
 
     def settle(self, timeout: float) -> bool:
-        """Waits until every request is answered whose client has not got all that there is; False: some are not."""
+        """Waits until all clients have got everything there is to send; returns False on a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._active <= self._left, timeout)
 
@@ -98,7 +98,7 @@ class ReplayingServer(CassetteServer):
             return list(self._unanswered)
 
     def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
-        """The recorded answer; status 404, which no SDK sends again, with the difference where there is none."""
+        """Returns the recorded answer; without one, status 404 (which SDKs do not retry) with the difference."""
         found: Exchange | Unmatched | ValueError
         try:
             found = self._matcher.take(request)
@@ -150,7 +150,7 @@ class RecordingServer(CassetteServer):
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """What was recorded, in the order the requests came."""
+        """The recorded exchanges, in the order of the requests."""
         with self._began_lock:
             begun = list(self._exchanges)
         return [one.exchange(str(index)) for index, one in enumerate(begun)]
@@ -171,7 +171,7 @@ class RecordingServer(CassetteServer):
 
 
 def asked_beside(exchange: Exchange, request: Request) -> AddedChunks | None:
-    """What takes the chunks out of a recorded stream that came only because of fields that this request does not have.
+    """Returns a filter for a recorded stream's chunks that exist only because of fields this request lacks.
 
     A recorder had added them, and not handed these chunks on. One that adds them again takes them out itself.
     """

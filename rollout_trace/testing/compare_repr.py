@@ -1,4 +1,4 @@
-"""What a failed plain ``assert ... == ...`` shows of trajectories, steps and tool runs: where they differ first.
+"""Explains a failed ``assert ... == ...`` of trajectories, steps or tool runs: where they first differ.
 
 For pytest's hook ``pytest_assertrepr_compare``, which is asked about every failed comparison: nothing is imported here
 before a value of this library is in one.

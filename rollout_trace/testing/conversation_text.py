@@ -58,7 +58,7 @@ def conversation_text(
 
 
 def snapshot(trajectory: Trajectory) -> Trajectory:
-    """What a trajectory holds at this moment: a copy that nothing records into."""
+    """Copies a trajectory's current state; nothing is recorded into the copy."""
     values = {"steps": list(trajectory.steps), "tool_runs": [replace(run) for run in trajectory.tool_runs]}
     # Without the environment, which takes up to 50 ms to collect.
     copied = with_values(trajectory, {**values, "environment": None, "_recorder": None, "_children": []})

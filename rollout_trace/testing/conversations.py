@@ -16,7 +16,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class When:
-    """What a request looks like. Made by `when`."""
+    """A condition on requests. Made by `when`."""
 
     last: str | None
     tool: str | None
@@ -24,11 +24,11 @@ class When:
     turn: int | None
 
     def then(self, answer: Answer) -> Rule:
-        """The rule that such a request gets this answer."""
+        """Returns a rule: a request that matches gets this answer."""
         return Rule(self, answer)
 
     def matches(self, messages: Sequence[Message]) -> bool:
-        """Whether the messages of a request are so."""
+        """Returns whether the messages of a request match."""
         if not messages:
             return False
         if self.last is not None and self.last not in text_of(messages[-1]):
@@ -42,7 +42,7 @@ class When:
 
 
 class Rule(NamedTuple):
-    """An answer, and the requests that get it."""
+    """An answer, and the condition on requests that get it."""
 
     when: When
     answer: Answer
@@ -51,10 +51,10 @@ class Rule(NamedTuple):
 def when(
     last: str | None = None, *, tool: str | None = None, system: str | None = None, turn: int | None = None
 ) -> When:
-    """The requests of which all of these are true; `when(...).then(answer)` is a rule for `by_content`.
+    """Makes a condition for requests that match all arguments; `when(...).then(answer)` is a rule for `by_content`.
 
-    `last`: a text that is in the last message. `tool`: the last message is a result of the tool with this name.
-    `system`: a text that is in the system prompt. `turn`: how often the model has answered in this conversation.
+    `last`: a text contained in the last message. `tool`: the last message is a result of the tool with this name.
+    `system`: a text contained in the system prompt. `turn`: how often the model has answered in this conversation.
     """
     if turn is not None and not isinstance(turn, int):
         raise TypeError(f"when(turn={turn!r}): use a number")
@@ -62,7 +62,7 @@ def when(
 
 
 def by_content(*rules: Rule, otherwise: Answer | None = None) -> ByContent:
-    """A script of rules: the first one that is true gives the answer, `otherwise` is for requests that none is for.
+    """Makes a script of rules: the first one that matches gives the answer; `otherwise` answers all other requests.
 
         script = by_content(
             when(tool="weather").then("It is sunny."),
@@ -70,7 +70,7 @@ def by_content(*rules: Rule, otherwise: Answer | None = None) -> ByContent:
             otherwise="I do not know.",
         )
 
-    The same rules serve every protocol. Without `otherwise`, the server raises LookupError for any other request.
+    The same rules work for every protocol. Without `otherwise`, the server raises LookupError for other requests.
     """
     return ByContent(rules, otherwise)
 
@@ -120,11 +120,11 @@ _ASKING = ("user", "prompt")
 
 
 def by_conversation(factory: Factory, *, faults: Faults | None = None) -> Conversations:
-    """A script that answers each conversation by itself, however many run at the same time.
+    """Makes a script that answers each conversation separately, however many run at the same time.
 
     `factory` is called with the first request of each conversation (and, if it has a parameter `messages`, with its
-    messages as chat messages), and returns what answers it: a list of answers, a
-    function of the request, one answer for all, or a generator, which is the natural way to write a conversation down:
+    messages as chat messages). It returns what answers the conversation: a list of answers, a function of the request,
+    one answer for all requests, or a generator, the natural way to write a conversation:
 
         def weather(request):
             request = yield Reply(tool_calls=[("weather", '{"city": "Paris"}')])
@@ -133,16 +133,16 @@ def by_conversation(factory: Factory, *, faults: Faults | None = None) -> Conver
 
         with ScriptedServer(by_conversation(weather)) as server: ...
 
-    Instead of a function: a dict from a text in the first message of the user to what answers it; the first text that
-    is found counts, and "" is found in any.
+    Instead of a function, pass a dict from a text in the user's first message to what answers the conversation. The
+    first text found is used; "" matches any message.
 
-    A request belongs to the conversation whose messages it continues, in any protocol. One that continues none, and in
-    which the model has not answered yet, begins a new one, even if it is equal to an earlier one. Where an agent
-    changed earlier messages, it is the latest conversation with the same first message of the user. A request that
-    comes again in the middle of a conversation gets the same answer again, unless that was a fault. `faults` are what
-    goes wrong in each conversation, by the number of its request, from 1.
+    A request belongs to the conversation whose messages it continues, in any protocol. A request that continues none,
+    and in which the model has not answered yet, begins a new one, even if it equals an earlier request. If an agent
+    changed earlier messages, the request belongs to the latest conversation with the same first user message. A request
+    repeated in the middle of a conversation gets the same answer again, unless that was a fault. `faults` are the
+    faults in each conversation, by the number of its request, from 1.
 
-    The server raises IndexError where a conversation goes on after its last answer.
+    The server raises IndexError if a conversation continues after its last answer.
     """
     return Conversations(factory, faults)
 
@@ -184,7 +184,7 @@ class Conversations:
 
     @property
     def left(self) -> int:
-        """Number of answers of lists that were not given, in all conversations that have begun."""
+        """Number of unused answers in lists, over all conversations that have begun."""
         return sum(one.left for one in self._all())
 
     @property
@@ -237,7 +237,7 @@ class Conversations:
 
 
 def _start(messages: Sequence[Message]) -> str:
-    """What all requests of one conversation have in common."""
+    """Returns what all requests of a conversation have in common."""
     first = next((message for message in messages if message.get("role") == "user"), None)
     return "" if first is None else json.dumps(first, sort_keys=True)
 

@@ -42,28 +42,29 @@ def fork(
     tools: Tools = "run",
     children: Iterable[Trajectory] | None = None,
 ) -> Fork:
-    """Goes on from a step of a recorded trajectory, in a new one: ``with rt.fork(trajectory, step=12) as branch:``.
+    """Continues a recorded trajectory from one of its steps: ``with rt.fork(trajectory, step=12) as branch:``.
 
     The agent runs from its beginning inside the block. Its first ``step`` model calls are answered from the recording,
-    and no request of theirs leaves this machine: with the bytes that were recorded, if the trajectory has them
-    (``keep_bytes=True``, or a cassette), else with an equal answer in the same protocol. The calls after them go to the
-    model. What the agent asks is compared with what was recorded: messages, tools, model and sampling.
+    and their requests do not leave this machine. They get the recorded bytes, if the trajectory has them
+    (``keep_bytes=True``, or a cassette), otherwise with an equal answer in the same protocol. Later calls go to the
+    model. The agent's requests are compared with the recorded ones: messages, tools, model and sampling.
 
     ``branch`` is the new trajectory, a sibling of the recorded one in its group; ``branch.forked_from`` names its
-    origin. The steps that were answered from the recording have the status ``cached``: nothing trains on them again.
+    origin. Steps answered from the recording have the status ``cached``, so that they are not trained on again.
 
     Args:
-        trajectory: the recorded one.
-        step: number of its model calls that are answered.
-        on_difference: ``raise``: a call that differs is refused, and the block raises ForkDifference with the first
-            difference. ``live``: that call and all after it go to the model, and ``branch.forked_from`` has the
+        trajectory: the recorded trajectory.
+        step: number of model calls to answer from the recording.
+        on_difference: ``raise``: a call that differs is rejected, and the block raises ForkDifference with the first
+            difference. ``live``: this call and all later ones go to the model, and ``branch.forked_from`` has the
             difference.
         tools: ``run``: tools run again. ``recorded``: ``rt.recorded_tool`` gives their recorded results.
-        children: the trajectories of its sub-agents, perhaps among others, such as ``rt.read(path)`` of their file. All
-            calls of those that were opened before the step are answered too. None: calls of sub-agents go to the model.
+        children: the trajectories of its sub-agents, such as ``rt.read(path)`` of their file; others among them are
+            ignored. All calls of sub-agents opened before the step are answered too. None: calls of sub-agents go to
+            the model.
 
     Raises:
-        TypeError, ValueError: there is no such step, or a call before it has no answer to give again.
+        TypeError, ValueError: there is no such step, or a call before it has no answer to replay.
     """
     if not isinstance(trajectory, Trajectory):
         raise TypeError(f"rt.fork() takes a trajectory, such as rt.read() yields; got {brief(trajectory)}.")
@@ -78,7 +79,7 @@ def fork(
 
 
 class Fork:
-    """What ``rt.fork()`` gives: ``with`` or ``async with`` it, once."""
+    """The result of ``rt.fork()``, for one ``with`` or ``async with`` block."""
 
     def __init__(self, root: Branch, on_difference: OnDifference, tools: Tools, *, has_children: bool) -> None:
         self.root = root
@@ -127,7 +128,7 @@ class Fork:
                 _open.remove(self)
 
     def begin(self, branch: Trajectory) -> None:
-        """Begins with the trajectory that goes on from the recorded one."""
+        """Begins with the trajectory that continues the recorded one."""
         self.root.begin(branch)
         self._branches[branch.id] = self.root
 
@@ -191,7 +192,7 @@ class Fork:
                 self._foreign[trajectory.id] = trajectory.name
 
     def _route(self, method: str, url: str, body: bytes | None) -> Redirected | None:
-        """Where a request goes: to the recorded answers, or None, where it was going."""
+        """Returns where to send a request: to the recorded answers, or None for its own address."""
         assert self._server is not None
         path = "/" + url.partition("://")[2].partition("/")[2]
         here = context.current()
@@ -254,7 +255,7 @@ class Fork:
         return found
 
     def _answer_other(self, here: Trajectory) -> str | None:
-        """Where a request goes that was made in a trajectory which was not recorded."""
+        """Answers a request made in a trajectory that was not recorded."""
         name = self._foreign.get(here.id)
         if name is None:
             return None
@@ -296,14 +297,14 @@ _open: list[Fork] = []
 
 
 def recorded_tool(name: str, *, tool_call_id: str | None = None) -> Any:
-    """Gives the recorded result of a tool, inside ``rt.fork(..., tools="recorded")``: in recorded order, each once.
+    """Returns a tool's recorded result, inside ``rt.fork(..., tools="recorded")``: in recorded order, each once.
 
     Args:
-        name: of the tool.
-        tool_call_id: of the run; None: the next recorded run of that tool.
+        name: name of the tool.
+        tool_call_id: id of the recorded tool call; None: the next recorded run of that tool.
 
     Raises:
-        LookupError: there is no (further) recorded run of it, or this is not inside such a block: run the tool.
+        LookupError: there is no (further) recorded run of it, or the call is outside such a block. Run the tool then.
     """
     inside = next((one for one in reversed(_open) if one.branch_here() is not None), None)
     run = None if inside is None else inside.tool_run(name, tool_call_id)

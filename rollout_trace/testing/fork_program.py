@@ -1,4 +1,4 @@
-"""``rollout-trace fork``: a program goes on from a recorded step.
+"""``rollout-trace fork``: continues a program from a recorded step.
 
 In the command's process, ``variable`` says what to go on from; in the first Python process of the program, ``start``
 has its calls answered. There the fork's trajectory is the first one without a parent that has the name, and the task,
@@ -56,17 +56,17 @@ def fork_of(
 
 
 def mark_of(line: bytes) -> str:
-    """What tells a line of a file from all others."""
+    """Returns a mark that identifies a line of a file."""
     return hashlib.sha256(stripped(line)).hexdigest()
 
 
 def variable(files: Sequence[str], *others: Any) -> str:
-    """What a program is told, in an environment variable: the arguments of ``fork_of``."""
+    """Returns the environment variable with the arguments of ``fork_of`` for a program."""
     return json.dumps([[one if is_address(one) else os.path.abspath(one) for one in files], *others])
 
 
 def start(*, is_first: bool) -> None:
-    """Has the calls of this process answered. Called when its recorder starts.
+    """Answers this process's calls. Called when its recorder starts.
 
     Args:
         is_first: whether it is the first Python process of the program. Those that it starts are left alone.

@@ -72,7 +72,7 @@ class LateCalls(LoopbackServer):
 
     @property
     def is_needed(self) -> bool:
-        """Whether one of the threads has not ended."""
+        """Whether one of the threads is still running."""
         return any(one.is_alive() for one in list(self._threads))
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ _refusing: list[LateCalls] = []
 
 
 def refuse(test: str, before: frozenset[threading.Thread], addresses: Iterable[str]) -> None:
-    """From now on, refuses the model calls of threads that were begun since ``before``.
+    """Rejects from now on the model calls of threads started since ``before``.
 
     Threads of pools are left out: what they do next may be anybody's.
     """

@@ -1,4 +1,4 @@
-"""Which recorded answer a request gets, and what there is to say where it gets none."""
+"""Chooses the recorded answer for a request, and explains why there is none."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Matcher:
     def _unmatched(
         self, request: Request, number: int, times: int, waiting: RecordedCall | None, before: RecordedCall | None
     ) -> Unmatched:
-        """What there is to say of a request without an answer.
+        """Explains a request without an answer.
 
         Args:
             request: it.

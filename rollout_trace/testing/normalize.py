@@ -74,7 +74,7 @@ def numbers_in(*paths: str) -> Normalize:
 
 
 def texts(pattern: str, replacement: str) -> Normalize:
-    """What a regular expression finds in texts becomes the replacement: ``texts(r"run-\\d+", "run-N")``.
+    """Replaces the matches of a regular expression in texts: ``texts(r"run-\\d+", "run-N")``.
 
     Raises:
         re.error: the pattern is wrong.

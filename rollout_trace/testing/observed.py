@@ -52,7 +52,7 @@ _SECRET = re.compile("(API_?KEY|TOKEN|SECRET|SECRET_KEY|SECRET_ACCESS_KEY|PASSWO
 
 @dataclass(frozen=True)
 class CassetteOptions:
-    """What a test's mark ``replay`` asks for."""
+    """Options of a test's mark ``replay``."""
 
     paths: Sequence[Path]
     """The cassettes; the first one is recorded into."""
@@ -177,7 +177,7 @@ class ObservedTest:
         return server
 
     def _stand_in(self, server: LoopbackServer, *, is_live: bool) -> None:
-        """Has a loopback server answer for every model server, for child processes too, until the test ends.
+        """Lets a loopback server answer for all model servers, even in child processes, until the test ends.
 
         Args:
             server: it is started here, and closed at the end.
@@ -206,11 +206,11 @@ class ObservedTest:
         self._ending.callback(_restore, before)
 
     def run_begins(self) -> None:
-        """To be called before the test's function, after its fixtures have begun."""
+        """Call before the test's function, after its fixtures have begun."""
         self._threads = frozenset(threading.enumerate())
 
     def run_ended(self, error: BaseException | None) -> None:
-        """To be called with the exception that the test's function raised, if any, before its fixtures end."""
+        """Call with the exception that the test's function raised, if any, before its fixtures end."""
         if error is not None:
             self.trajectory.status = "failed"
         self._settle(_LONGEST_WAIT)
@@ -221,7 +221,7 @@ class ObservedTest:
             self._unused = [one for one in self._matcher.unused() if id(one) not in late]
 
     def failed(self) -> None:
-        """To be called when the test has failed in any way: its trajectory is shown so."""
+        """Call when the test has failed in any way, so that its trajectory is shown."""
         self.trajectory.status = "failed"
 
     @property
@@ -237,7 +237,7 @@ class ObservedTest:
         self._gave_up = not self._server.settle(wait)
 
     def unanswered(self, *, width: int = 100, paint: Paint | None = None) -> list[str]:
-        """What is wrong with each call that no recorded one answers, for people; those since the last time."""
+        """Explains each call without a recorded answer since the last time."""
         calls = self._server.unanswered if isinstance(self._server, ReplayingServer) else []
         errors = [] if self._scripted is None else self._scripted.errors
         hosts = [] if self._live_calls is None else self._live_calls.refused
@@ -249,7 +249,7 @@ class ObservedTest:
         ]
 
     def _new(self, kind: str, found: Sequence[T]) -> Sequence[T]:
-        """Those of them that were not there the last time."""
+        """Returns the items that are new since the last time."""
         before, self._shown[kind] = self._shown.get(kind, 0), len(found)
         return found[before:]
 

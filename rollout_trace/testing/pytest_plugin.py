@@ -72,7 +72,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
-    """How trajectories differ that a plain ``assert`` compares, and a short conversation."""
+    """Shows how trajectories in a plain ``assert`` differ, and a short conversation."""
     from .compare_repr import compare_repr
 
     return compare_repr(op, left, right)
@@ -80,7 +80,7 @@ def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, righ
 
 @pytest.fixture
 def rollout(request: pytest.FixtureRequest) -> RecordedRollout:
-    """What the test's agent said to its models and what they answered, to assert on; see docs/test-agents.md."""
+    """What the test's agent sent to its models and what they answered, to assert on; see docs/test-agents.md."""
     rollout: RecordedRollout = _tests().observed(request.node).rollout
     return rollout
 

@@ -56,7 +56,7 @@ def observed(item: pytest.Item) -> ObservedTest:
 
 
 def scripted(item: pytest.Item) -> ScriptedServer:
-    """What the fixture ``scripted_llm`` gives."""
+    """Returns the value of the fixture ``scripted_llm``."""
     if item.get_closest_marker("replay") is not None:
         fail("a test with the mark replay cannot use scripted_llm too: both answer its calls.")
     return observed(item).script()
@@ -74,7 +74,7 @@ class _Hooks:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
-        """Fails the test whose calls were not those of its cassette, whatever its agent made of that."""
+        """Fails a test whose calls were not those of its cassette, even if its agent caught the error."""
         if (begun := item.stash.get(_OBSERVED, None)) is not None:
             begun.run_begins()
         outcome = yield
@@ -141,7 +141,7 @@ class _Hooks:
 
 
 def _reported(item: pytest.Item, when: str, text: str, error: BaseException | None) -> BaseException | None:
-    """What to fail a test with for a reason of ours; None where it has failed: then the reason is a section."""
+    """Returns what to fail a test with; None if it has already failed, and then the reason becomes a section."""
     if error is None:
         return pytest.fail.Exception(text, pytrace=False)
     item.add_report_section(when, "rollout", text)
@@ -149,7 +149,7 @@ def _reported(item: pytest.Item, when: str, text: str, error: BaseException | No
 
 
 def _defect(doing: str, error: Exception) -> str:
-    """How an exception is reported that none but this package can be the cause of."""
+    """Returns the report for an exception that only this package can have caused."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         place, trace = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}", trace.tb_next
@@ -158,7 +158,7 @@ def _defect(doing: str, error: Exception) -> str:
 
 
 def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> BaseException | None:
-    """What to fail the test with instead of its own outcome; None: that stays."""
+    """Returns what to fail the test with instead of its own outcome; None to keep that."""
     width, paint = _look(item.config)
     texts = test.unanswered(width=width, paint=paint)
     if texts and error is not None:
@@ -169,7 +169,7 @@ def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None)
 
 
 def _made_at(item: pytest.Item, error: BaseException) -> str:
-    """Where in the user's own code the exception came up that the agent got, and did not catch."""
+    """Returns where in the user's code the agent's uncaught exception was raised."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         code, line = trace.tb_frame.f_code, trace.tb_lineno
@@ -256,6 +256,6 @@ def _conversation(item: pytest.Item, test: ObservedTest) -> str:
 
 
 def _kept_at(item: pytest.Item) -> list[str]:
-    """What to type to see the rollout that is kept; nothing where none is."""
+    """Returns the command that shows the kept rollout; nothing if none is kept."""
     place = rollout_path(item)
     return [] if place is None else [f"rollout-trace show {shlex.quote(from_here(item.config, place))}"]

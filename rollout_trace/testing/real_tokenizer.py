@@ -118,18 +118,18 @@ class RealTokenizer:
     """A tokenizer of `tokenizers` or `transformers`, for `ScriptedServer(tokenizer=...)`.
 
     `source` is a folder with `tokenizer.json`, the path of such a file, a `tokenizers.Tokenizer`, or a tokenizer of
-    `transformers`. `chat_template` is a template in Jinja, which needs the package jinja2; default: that of the folder
-    (`chat_template.jinja`, or in `tokenizer_config.json`) or of the tokenizer, else ChatML. `end_token` ends a message;
-    default: the `eos_token` of its configuration, else one that is known and in the vocabulary.
+    `transformers`. `chat_template` is a template in Jinja, which needs the package jinja2; default: the folder's
+    (`chat_template.jinja`, or in `tokenizer_config.json`) or the tokenizer's, otherwise ChatML. `end_token` ends a
+    message; default: the `eos_token` of the configuration, otherwise a well-known one in the vocabulary.
 
-    The ids of an answer are those that the template and the tokenizer give to its message, so the next prompt, with the
-    message in it, begins with them, where the template allows: where it drops the thoughts of earlier answers, say, the
-    ids differ, as they do with a real engine. Where a template writes down something else than the message (it trims a
-    text), the answer has the ids of ChatML.
+    The ids of an answer are those that template and tokenizer produce for its message. The next prompt, which includes
+    the message, therefore begins with them, if the template allows it: if the template drops the thoughts of earlier
+    answers, for example, the ids differ, as with a real engine. If the template does not render the message unchanged
+    (it trims text), the answer has the ids of ChatML.
 
     Raises:
         ImportError: a package is missing.
-        ValueError: the source is no tokenizer, or its end token is not known.
+        ValueError: the source is not a tokenizer, or its end token is unknown.
     """
 
     def __init__(self, source: Any, *, chat_template: str | None = None, end_token: str | None = None) -> None:
@@ -153,7 +153,7 @@ class RealTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids in the vocabulary, with added tokens."""
+        """Number of ids in the vocabulary, including added tokens."""
         return int(self._tokenizer.get_vocab_size())
 
     @property
@@ -162,11 +162,11 @@ class RealTokenizer:
         return self._end
 
     def is_special(self, token_id: int) -> bool:
-        """Whether an id is a special token."""
+        """Returns whether an id is a special token."""
         return token_id in self._specials
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one id. Raises ValueError for an id outside the vocabulary."""
+        """Returns the bytes of one id. Raises ValueError for an id outside the vocabulary."""
         found = self._known.get(token_id)
         if found is None:
             if self._tokenizer.id_to_token(token_id) is None:
@@ -175,7 +175,7 @@ class RealTokenizer:
         return found
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of a text. The text of a special token becomes its id only if `special` is true."""
+        """Returns the ids of a text. The text of a special token becomes its id only if `special` is true."""
         if special or not any(token in text for token in self._specials.values()):
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         # A special token in a text of the user is cut in two, each of which is encoded by itself.
@@ -184,7 +184,7 @@ class RealTokenizer:
         return [*self.encode(text[:cut]), *self.encode(text[cut:])]
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """Text of ids."""
+        """Returns the text of ids."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def apply_chat_template(
@@ -193,12 +193,12 @@ class RealTokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Ids of a conversation; ends with the beginning of the answer by default."""
+        """Returns the ids of a conversation; by default they end with the beginning of the answer."""
         text = self._render([for_template(one) for one in messages], tools, add_generation_prompt)
         return self.encode(text, special=True)
 
     def assistant_parts(self, message: Mapping[str, Any]) -> list[Part]:
-        """The ids of an assistant message without its end token, split by the field that each run encodes."""
+        """Returns the ids of an assistant message without its end token, split by the field that each part encodes."""
         return self._rendered_parts(message) or self._plain_parts(message)
 
     def _rendered_parts(self, message: Mapping[str, Any]) -> list[Part] | None:

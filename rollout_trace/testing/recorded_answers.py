@@ -47,7 +47,7 @@ class RecordedAnswer:
 
     @cached_property
     def asked(self) -> dict[str, Any]:
-        """What it asked for, in the form in which it is compared."""
+        """Returns the recorded request in the form used for comparison."""
         return asked_form(self.protocol, self.steps[0])
 
 
@@ -119,14 +119,14 @@ def _kept_bytes(step: Step) -> Exchange | None:
 
 
 def asked_form(protocol: str, step: Step) -> dict[str, Any]:
-    """What a step's request asked for, in the form in which requests are compared: without what a recorder adds."""
+    """Returns a step's request in the form used for comparison, without the fields that a recorder adds."""
     body = {record_of(protocol).request.messages: list(step.messages or ()), **(step.sampling or {})}
     body |= {"tools": list(step.tools)} if step.tools else {}
     return {"model": step.model, **compared_body(protocol, body)}
 
 
 def asked_now(protocol: str, path: str, body: bytes) -> dict[str, Any]:
-    """What a request asks for, in that form."""
+    """Returns a request in that form."""
     (step, *_) = decode(protocol, body, b"", model=model_in_path(protocol, path))
     return asked_form(protocol, step)
 

@@ -35,15 +35,15 @@ _DEFAULTS = {
 
 
 def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]:
-    """All exchanges of a cassette or a packed file, in its order, or of a folder, sorted by name.
+    """Loads the exchanges of a cassette or packed file, in file order, or of a folder, sorted by name.
 
-    With ``complete=False``, exchanges of a folder without a request or a response file are left out. Where chunk sizes
-    of a folder do not add up to the body, because it was redacted, the body is one chunk. Of a cassette, names that
-    occur several times are numbered: ``1``, ``1 (2)``.
+    With ``complete=False``, a folder's exchanges without a request or response file are left out. If an exchange's
+    chunk sizes do not add up to its body, because the body was redacted, the body is one chunk. Names that occur
+    several times in a cassette are numbered: ``1``, ``1 (2)``.
 
     Raises:
-        ValueError: the file is of another kind, a line is not an exchange, or a file of an exchange is missing; or a
-            file of rollouts has no exchanges.
+        ValueError: the file has another format, a line is not an exchange, a file of an exchange is missing, or a
+            rollout file has no exchanges.
     """
     path = Path(path)
     if path.is_dir():
@@ -55,7 +55,7 @@ def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]
 
 
 def load_reports(path: str | Path) -> dict[str, Any]:
-    """The reports of a folder or a packed file, as a dict from name to JSON value."""
+    """Loads the reports of a folder or packed file, as a dict from name to JSON value."""
     path = Path(path)
     if path.is_dir():
         files = sorted(path.glob("*.report.json"))
@@ -64,7 +64,7 @@ def load_reports(path: str | Path) -> dict[str, Any]:
 
 
 def pack_exchanges(exchanges: Iterable[Exchange], path: str | Path, reports: Mapping[str, Any] | None = None) -> None:
-    """Write a packed file. Equal exchanges give equal bytes.
+    """Writes a packed file. Equal exchanges give equal bytes.
 
     Raises:
         ValueError: the name does not end with a suffix of packed files.

@@ -22,18 +22,17 @@ _REPLAY_PREFIX = "/replay/"
 
 
 class ReplayServer(LoopbackServer):
-    """Serves the exchanges of a cassette, a folder or a packed file (see `recordings`), or those given as a list.
+    """Serves the exchanges of a cassette, a folder, a packed file (see `recordings`) or a list.
 
         with ReplayServer("recordings/") as server:
             client = OpenAI(base_url=server.base_url_for("chat_ids"), api_key="none")
 
-    Under `base_url` a request is answered with the recording that has its method, path and an equal body (equal
-    as JSON, in any order of keys); `match` replaces this rule. Of several such recordings (a call that was tried again)
-    each answers once, in their order, and the last one from then on. Under `base_url_for(name)` every request is
-    answered with that recording. Status, headers, bytes and chunk boundaries are the recorded ones. A recording that
-    ended early, or had no answer, ends with its connection closed where its bytes end. A request without a recording is
-    answered with status 404 and the name of the closest recording. `port` is the port to listen on; 0 means any free
-    one.
+    Under `base_url` a request is answered with the recording that has its method, path and an equal body (equal as
+    JSON, in any order of keys); `match` replaces this rule. If several recordings match (a retried call), each answers
+    once, in order, and the last one answers from then on. Under `base_url_for(name)` every request is answered with
+    that recording. Status, headers, bytes and chunk boundaries are the recorded ones. If a recording ended early or had
+    no answer, the connection is closed where its bytes end. A request without a matching recording gets status 404 and
+    the name of the closest recording. `port` is the port to listen on; 0 means any free one.
 
     Raises ValueError if the source holds something other than exchanges, for example trajectories without them.
     """
@@ -48,7 +47,7 @@ class ReplayServer(LoopbackServer):
         self._lock = threading.Lock()
 
     def base_url_for(self, name: str) -> str:
-        """Base URL under which every request is answered with one recording. Raises KeyError for an unknown name."""
+        """Returns the base URL under which one recording answers every request. Raises KeyError for an unknown name."""
         if name not in self.exchanges:
             raise KeyError(f"there is no recording {name!r}: the names are {', '.join(sorted(self.exchanges))}")
         return f"{self.url}{_REPLAY_PREFIX}{quote(name, safe='')}/v1"

@@ -51,15 +51,16 @@ def has_conversation(failure: BaseException) -> bool:
 
 
 class RecordedRollout:
-    """What an agent did in a test: its trajectory, and those that it opened inside.
+    """What an agent did in a test: its trajectory and those opened inside it.
 
-    Everything is read anew when it is asked for, so it can be asked while the agent still runs. The asserts raise
-    AssertionError with what they found and a short conversation.
+    Every access reads the current state, so it can be used while the agent is still running. A failed assert raises
+    AssertionError with what it found and a short form of the conversation.
 
     Args:
-        trajectories: returns the test's own trajectory, then those that the agent opened inside, in that order.
-        base_url: returns the address of the server that stands for the model servers; None where there is none.
-        folder: returns the folder in which programs are to run; None where there is none.
+        trajectories: a function that returns the test's own trajectory, then those that the agent opened inside it, in
+            order.
+        base_url: a function that returns the address of the server that replaces the model servers; None without one.
+        folder: a function that returns the folder in which programs run; None without one.
     """
 
     __slots__ = ("_base_url", "_folder", "_get")
@@ -84,13 +85,13 @@ class RecordedRollout:
 
     @property
     def base_url(self) -> str:
-        """The address that stands for OpenAI's, while the test is recorded as while it is replayed.
+        """The address to use instead of OpenAI's, both when the test is recorded and when it is replayed.
 
-        For programs that read no variable: their arguments and configuration. Child processes have it in
-        ``OPENAI_BASE_URL``.
+        Put it into the arguments or configuration of programs that read no environment variable. Child processes have
+        it in ``OPENAI_BASE_URL``.
 
         Raises:
-            AssertionError: the test has neither the mark ``replay`` nor the fixture ``scripted_llm``.
+            AssertionError: the test has neither the marker ``replay`` nor the fixture ``scripted_llm``.
         """
         __tracebackhide__ = True
         found = self._base_url()
@@ -100,12 +101,12 @@ class RecordedRollout:
 
     @property
     def folder(self) -> Path:
-        """An empty folder for a program to work in, at the same place whenever the test runs; it goes with the test.
+        """An empty folder for a program to work in. Its path is the same for each run; it is deleted after the test.
 
-        Beside it is the home of the test's child processes.
+        The home folder of the test's child processes is beside it.
 
         Raises:
-            AssertionError: the mark of the test names no program, by ``cli=``.
+            AssertionError: the test's marker names no program (``cli=``).
         """
         __tracebackhide__ = True
         found = self._folder()
@@ -119,7 +120,7 @@ class RecordedRollout:
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """The test's own trajectory, then those that the agent opened inside, in the order in which they opened."""
+        """The test's own trajectory, then those that the agent opened inside it, in the order in which they opened."""
         return list(self._get())
 
     @property
@@ -127,7 +128,7 @@ class RecordedRollout:
         """The test's own trajectory.
 
         Raises:
-            AssertionError: there is none.
+            AssertionError: there is no trajectory.
         """
         __tracebackhide__ = True
         found = self.trajectories
@@ -147,20 +148,20 @@ class RecordedRollout:
     def tool_runs(self) -> list[ToolRun]:
         """The tool runs of all trajectories, in the order in which the model asked for them.
 
-        Where the agent ran a tool outside ``rt.tool_run``, it is an ``InferredToolRun``: a tool call in a completion,
-        and its result in a later request. A call whose result no later request has is in ``tool_calls`` alone.
+        A tool that ran outside ``rt.tool_run`` is an ``InferredToolRun``: a tool call in a completion, and its result
+        in a later request. A call without a result in a later request is only in ``tool_calls``.
         """
         return [run for run in self._runs() if not isinstance(run, InferredToolRun) or run.has_result]
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tool calls in the completions of all steps, in their order, whether the tools ran or not."""
+        """The tool calls in the completions of all steps, in order, whether or not the tools ran."""
         steps = (step for step in self.steps if step.status not in ("superseded", "cached"))
         return [call for step in steps if step.completion is not None for call in step.completion.tool_calls]
 
     @property
     def text(self) -> str:
-        """The text of the last step's answer; empty where the answer has none beside its tool calls.
+        """The text of the last step's answer; empty if the answer has only tool calls.
 
         Raises:
             AssertionError: there is no step, or the last one has no answer.
@@ -188,7 +189,7 @@ class RecordedRollout:
 
     @property
     def usage(self) -> Usage:
-        """Token counts of all calls; a count that is not known of one of them is None."""
+        """Token counts over all calls; a count that is unknown for any call is None."""
         steps = self.steps
         return Usage(
             input=total_tokens(steps, "input"),
@@ -200,7 +201,7 @@ class RecordedRollout:
 
     @property
     def cost(self) -> Cost | None:
-        """The cost of all calls; None where that of one is not known."""
+        """The cost of all calls; None if any call's cost is unknown."""
         return total_cost(self.steps)
 
     @property
@@ -213,15 +214,15 @@ class RecordedRollout:
         self.trajectory.reward = value
 
     def sequences(self, **options: Unpack[SequenceOptions]) -> list[Row]:
-        """The training rows of all trajectories; options as those of ``Trajectory.sequences``."""
+        """Returns the training rows of all trajectories, with the options of ``Trajectory.sequences``."""
         return [row for trajectory in self.trajectories for row in trajectory.sequences(**options)]
 
     def drift(self) -> list[Drift]:
-        """The places of all trajectories where a prompt repeats an earlier completion in other token ids."""
+        """Returns the places in all trajectories where a prompt repeats an earlier completion in other token ids."""
         return [event for trajectory in self.trajectories for event in trajectory.sequences().report.drift]
 
     def check(self, *, vocab_size: int | None = None) -> list[Finding]:
-        """The findings of ``Trajectory.check`` on all trajectories."""
+        """Returns the findings of ``Trajectory.check`` on all trajectories."""
         return [one for trajectory in self.trajectories for one in trajectory.check(vocab_size=vocab_size)]
 
     # Asserts
@@ -231,15 +232,15 @@ class RecordedRollout:
     ) -> list[ToolRun]:
         """Asserts that the model called a tool, or that the agent ran it. Returns the runs that match.
 
-        A call without a run counts too: it is in the result as an ``InferredToolRun``.
+        A call without a run also counts, and is returned as an ``InferredToolRun``.
 
         Args:
             tool: its name, or a pattern (``re.compile``) that its whole name matches.
-            arguments: expected arguments as a mapping, for names that are not Python's or that this method has; for a
-                tool whose input is a text, that text. Compared as ``expected``.
-            times: how often; None: at least once.
-            **expected: some of the arguments. A pattern is searched in a text, a type is the type of the value, another
-                callable is given the value and says whether it fits, anything else is compared with ``==``.
+            arguments: expected arguments as a mapping, for names that are not Python identifiers or that this method
+                uses itself; for a tool whose input is a text, that text. Compared like ``expected``.
+            times: exact number of calls; None: at least one.
+            **expected: some of the arguments. A pattern must be found in the text, a type must be the value's type, any
+                other callable must return True for the value, and anything else is compared with ``==``.
         """
         __tracebackhide__ = True
         runs = self._runs()
@@ -282,9 +283,9 @@ class RecordedRollout:
         """Asserts the number of steps of all trajectories, and returns them.
 
         Args:
-            n: exactly so many.
-            at_least: so many or more.
-            at_most: so many or fewer.
+            n: exact number.
+            at_least: minimum number.
+            at_most: maximum number.
 
         Raises:
             TypeError: none of them is given.
@@ -306,8 +307,8 @@ class RecordedRollout:
         """Asserts that the last step ended well, and returns it.
 
         Args:
-            reason: its ``finish_reason``. ``"stop"``, ``"tool_calls"`` and ``"length"`` also stand for what other
-                providers call so (``end_turn``, ``tool_use``, ``max_tokens``, ...). None: any but a limit.
+            reason: the expected ``finish_reason``. ``"stop"``, ``"tool_calls"`` and ``"length"`` also match other
+                providers' names (``end_turn``, ``tool_use``, ``max_tokens``, ...). None: any reason except a limit.
         """
         __tracebackhide__ = True
         step = self._last_step()
@@ -321,7 +322,7 @@ class RecordedRollout:
     def assert_no_errors(self) -> None:
         """Asserts that no call failed, no tool failed, and the agent raised nothing.
 
-        Failed attempts that the client tried again with success are no errors.
+        Failed attempts that the client retried successfully are not errors.
         """
         __tracebackhide__ = True
         problems = list(self._errors())
@@ -331,7 +332,7 @@ class RecordedRollout:
     def assert_no_drift(self) -> None:
         """Asserts that no prompt repeats an earlier completion in other token ids.
 
-        Fails too where no step has token ids: drift could not be seen.
+        Also fails if no step has token ids, because drift cannot be detected then.
         """
         __tracebackhide__ = True
         events, names = self.drift(), step_names(self.trajectories)
@@ -343,12 +344,12 @@ class RecordedRollout:
             self._fail("\n".join(["no step has token ids, so drift cannot be seen:", *problems]))
 
     def assert_trainable(self, *, logprobs: bool = True) -> list[Row]:
-        """Asserts that every answer can be trained on: it has token ids and logprobs, and no fatal finding.
+        """Asserts that every answer can be trained on: it has token ids, logprobs and no fatal finding.
 
-        Steps that failed, were superseded, or have ``trainable=False`` need none; one step at least must be left.
+        Steps that failed, were superseded, or have ``trainable=False`` are not checked; at least one step must remain.
 
         Args:
-            logprobs: False: ids are enough.
+            logprobs: False does not require logprobs.
 
         Returns:
             The training rows.

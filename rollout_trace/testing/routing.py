@@ -1,4 +1,4 @@
-"""Which requests are for a model server, where they go instead, and the addresses that child processes get."""
+"""Decides which requests are for a model server, where they go instead, and child processes' addresses."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class _Place(NamedTuple):
 
 
 class ModelTraffic:
-    """Which requests are for model servers. One for each test.
+    """Decides which requests are for model servers. One object for each test.
 
     Generation calls are, and the usual requests beside them (embeddings, lists of models, counts of tokens), whatever
     their address; and all that is sent to a known provider's API, or to an address to which such a request went before.
@@ -116,7 +116,7 @@ class ModelTraffic:
         return frozenset(self._origins)
 
     def route(self, method: str, url: str, body: bytes | None) -> Redirected | None:
-        """Where a request is sent: the loopback server, or None, its own address. Thread safe.
+        """Returns where to send a request: the loopback server, or None for its own address. Thread-safe.
 
         The path and the query stay; the header ``x-rollout-trace-origin`` says where it was going. A request to the
         loopback server itself goes there as it is.

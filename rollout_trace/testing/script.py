@@ -27,56 +27,56 @@ class Reply:
     """One answer of the model. Every field is optional; `Reply("text")` is the simplest."""
 
     text: str | None = None
-    """The text."""
+    """Text of the answer."""
     tool_calls: Sequence[ToolCall | tuple[str, str]] = ()
     """Tool calls, or pairs of a name and the raw argument string."""
     reasoning: str | None = None
-    """Goes to `message.reasoning`; its tokens stand between `<think>` and `</think>`."""
+    """Reasoning text, sent as `message.reasoning`; its tokens are between `<think>` and `</think>`."""
     _: KW_ONLY
     token_ids: Sequence[int] | None = None
-    """The exact ids, instead of those of `text`; no stop token is added."""
+    """Exact ids to use instead of those of `text`; no stop token is added."""
     logprobs: Sequence[float] | None = None
-    """Instead of the generated ones; of any length and value."""
+    """Logprobs to use instead of the generated ones; any length and values."""
     finish_reason: str | None = None
-    """Default: as vLLM; "length" leaves the stop token out."""
+    """Finish reason; by default as in vLLM. "length" leaves the stop token out."""
     stop_reason: str | int | None = None
     """``stop_reason`` of the answer."""
     usage: Mapping[str, Any] | None = None
-    """Merged over the counted usage."""
+    """Usage fields that override the counted usage."""
     extra_message: Mapping[str, Any] = field(default_factory=dict)
-    """More fields of the message (first delta)."""
+    """Additional fields of the message (first delta)."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """More top-level fields of the response, or of every chunk."""
+    """Additional top-level fields of the response, or of every chunk."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """More response headers."""
+    """Additional response headers."""
     tool_index: Literal["normal", "null", "missing"] = "normal"
     """`index` of streamed tool calls."""
     compress: Compression | None = None
-    """Content-encoding; "br" needs brotli, "zstd" needs zstandard."""
+    """Content encoding; "br" needs brotli, "zstd" needs zstandard."""
     chunk_bytes: int | None = None
     """Cut the bytes of the body into HTTP chunks of this size."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A failure or a delay of an answer. Fields can be combined.
+    """A failure or delay of an answer. Fields can be combined.
 
-    Fields that count chunks count the events of a stream, or the bytes of the body of an unstreamed answer.
+    Fields that count chunks count events of a stream, or bytes of the body of an unstreamed answer.
     """
 
     reply: str | Reply = "ok"
     """The reply that fails or is delayed."""
     _: KW_ONLY
     status: int | None = None
-    """Answer with this error instead of the reply."""
+    """HTTP status of an error to send instead of the reply."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """More response headers."""
+    """Additional response headers."""
     body: str | bytes | Mapping[str, Any] | None = None
-    """Of the error; default: an error object in vLLM's shape."""
+    """Body of the error; default: an error object in vLLM's shape."""
     delay: float = 0.0
     """Seconds before the answer begins; if the server closes meanwhile, the connection is cut."""
     hold: bool = False
-    """Nothing is sent until `server.release()`."""
+    """Send nothing until `server.release()`."""
     hold_after: int | None = None
     """Hold after this many chunks."""
     cut_after: int | None = None
@@ -84,17 +84,17 @@ class Fault:
     reset: bool = False
     """Reset the connection (RST): before the answer, or where `cut_after` cuts it."""
     stall: bool = False
-    """No answer; the connection stays open until the client leaves."""
+    """Send no answer, and keep the connection open until the client disconnects."""
     stall_after: int | None = None
-    """After this many chunks nothing more comes, until the client leaves."""
+    """Send nothing more after this many chunks, until the client disconnects."""
     chunk_delay: float = 0.0
     """Seconds before each chunk of a stream but the first."""
     error_event_after: int | None = None
-    """After this many chunks of a stream, an error event and the end."""
+    """After this many chunks of a stream, send an error event and end it."""
     no_done: bool = False
-    """The stream ends without `data: [DONE]`."""
+    """End the stream without `data: [DONE]`."""
     bad_json: bool = False
-    """Status 200 with a body (or a second event) that is not JSON."""
+    """Send status 200 with a body (or second event) that is not JSON."""
 
     @property
     def hides_reply(self) -> bool:
@@ -103,7 +103,7 @@ class Fault:
 
     @property
     def breaks_reply(self) -> bool:
-        """Whether the client gets a part of the reply, or something that it cannot read."""
+        """Whether the client gets only part of the reply, or something that it cannot read."""
         return self.bad_json or any(
             place is not None for place in (self.cut_after, self.stall_after, self.error_event_after)
         )
@@ -119,8 +119,8 @@ Faults = Mapping[int, Fault] | Callable[[int], Fault | None]
 class Script:
     """Answers successive requests in order, whatever their contents.
 
-    After the last answer it repeats that one if `repeat_last` is true, else it raises IndexError: the server answers
-    with status 400, and raises the error when its `with` block ends.
+    After the last answer it repeats that one if `repeat_last` is true; otherwise it raises IndexError: the server
+    answers with status 400, and raises the error when its `with` block ends.
     """
 
     def __init__(self, answers: Sequence[Answer], *, repeat_last: bool = False) -> None:
@@ -131,7 +131,7 @@ class Script:
 
     @property
     def left(self) -> int:
-        """Number of answers that no request has got yet."""
+        """Number of answers not used yet."""
         with self._guard:
             return len(self._answers) - self._next
 
@@ -169,7 +169,7 @@ _BY_NAME = ("record", "messages")
 
 
 class FaultPlan:
-    """Which request, counted from 1, goes wrong.
+    """Plans which requests, counted from 1, go wrong.
 
     A fault that hides the whole answer takes none from the script. An answer that a fault broke off is kept, and given
     to the next request that is equal: a client that tries again gets what it would have got.
@@ -245,7 +245,7 @@ class Director:
         return int(getattr(self._function, "left", 0))
 
     def add(self, answers: Sequence[Answer]) -> bool:
-        """Add answers to the script. False: it is no list."""
+        """Add answers to the script. Returns False if it is not a list."""
         if isinstance(self._function, Script):
             self._function.add(answers)
         return isinstance(self._function, Script)
@@ -273,7 +273,7 @@ class Director:
 
 
 def key_of(record: RequestRecord) -> bytes:
-    """What equal requests have in common."""
+    """Returns a key shared by equal requests."""
     return record.path.encode() + b"\n" + record.body
 
 

@@ -28,50 +28,51 @@ from .traffic import Latency, Meter, RateLimit, Slots, checked_count, latency_of
 
 
 class ScriptedServer(LoopbackServer):
-    """A loopback model server whose answers come from a script, for tests of an agent.
+    """A model server on loopback whose answers come from a script, for tests of an agent.
 
         with ScriptedServer(lambda request: "4") as server:
             client = OpenAI(base_url=server.base_url, api_key="none")
 
     `script` is a function of the request's JSON that returns a `str`, a `Reply`, a `Fault`, or a list of them (one for
-    each attempt of an equal request; the last repeats). It may have a second parameter for the index of the choice, and
-    by their names: `messages`, those of the request as chat messages, whatever its protocol; `record`, the
-    `RequestRecord`. Concurrent requests call it on several threads. Instead of a function: one answer for all requests,
-    a list of answers to successive requests, `by_conversation(...)` or `by_content(...)`. A server that runs already
-    gets its script with `server.script = ...` or `server.answers("first", "second")`.
+    each attempt of an equal request; the last one repeats). It may have a second parameter for the index of the choice,
+    and parameters named `messages` (the request's messages as chat messages, whatever its protocol) and `record` (the
+    `RequestRecord`). Concurrent requests call it on several threads. Instead of a function, pass one answer for all
+    requests, a list of answers to successive requests, `by_conversation(...)` or `by_content(...)`. For a running
+    server, set `server.script = ...` or call `server.answers("first", "second")`.
 
-    It serves every protocol of the core, under any prefix (so Azure's paths, too). POST `…/chat/completions`,
+    It serves every protocol that the core records, under any prefix (so Azure's paths too). POST `…/chat/completions`,
     `…/completions`, `…/responses` (GET and DELETE of stored ones, `previous_response_id`) and `/inference/v1/generate`
     have the JSON shape of vLLM 0.32: ids if the request has `return_token_ids` (Responses: `enable_response_messages`),
     logprobs if it asks for them. POST `/generate` is SGLang's. POST `…/messages` is Anthropic's: give its client
     `server.url` as `base_url`. POST `…/models/MODEL:generateContent` and `:streamGenerateContent` (events with
     `alt=sse`, else one JSON array) are Google's, with ids and logprobs if the `generationConfig` has
     `responseLogprobs`: give its client `http_options={"base_url": server.url}`. POST `/api/chat` and `/api/generate`
-    are Ollama's: give its client `host=server.url`. Without the script: `…/models`, `…/embeddings`, `/tokenize`,
-    `/detokenize`, `/version`, and the counts of tokens of Anthropic and Google. Nothing is random: response ids are
-    hashes of `seed` and the number of the request, logprobs of `seed` and the token ids.
+    are Ollama's: give its client `host=server.url`. Served without the script: `…/models`, `…/embeddings`, `/tokenize`,
+    `/detokenize`, `/version`, and the token counts of Anthropic and Google. Nothing is random: response ids are hashes
+    of `seed` and the number of the request, logprobs of `seed` and the token ids.
 
     Args:
-        script: what answers the requests.
-        model: name in `/models`; requests may name any model unless `strict_model` is true.
-        tokenizer: what makes the ids: a `ByteTokenizer` (the default), a `RealTokenizer`, or what that one takes.
-        seed: of ids and logprobs.
-        delay: seconds before every answer, beside the latency.
+        script: the script that answers requests.
+        model: model name in `/models`; requests may name any model unless `strict_model` is true.
+        tokenizer: makes the ids: a `ByteTokenizer` (the default), a `RealTokenizer`, or a source that `RealTokenizer`
+            takes.
+        seed: seed of response ids and logprobs.
+        delay: seconds before every answer, in addition to the latency.
         latency: seconds before the first token, or a `Latency`.
-        tokens_per_second: of each answer; None: all at once.
-        max_parallel: number of answers at the same time; other requests wait for their turn. None: no limit.
-        rate_limit: when requests get status 429 in place of an answer.
-        faults: what goes wrong, by the number of the request that asks for an answer, from 1: a dict, or a function of
-            the number. A fault that hides the answer takes none from the script; an answer that is broken off is given
+        tokens_per_second: speed of each answer; None: all at once.
+        max_parallel: maximum number of simultaneous answers; other requests wait. None: no limit.
+        rate_limit: when requests get status 429 instead of an answer.
+        faults: faults by the number of the request that asks for an answer, from 1: a dict, or a function of the
+            number. A fault that hides the answer uses up no answer of the script; an answer that is cut off is given
             again to an equal request.
         chunk_tokens: number of tokens per event of a stream.
-        chunk_bytes: cuts the bytes of every answer into HTTP chunks of that size.
-        strict_model: whether a request that names another model is refused.
-        scale_out: whether `/inference/v1/generate` is served, as with vLLM's `--enable-scale-out`.
+        chunk_bytes: cut the bytes of every answer into HTTP chunks of this size.
+        strict_model: whether to reject requests that name another model.
+        scale_out: whether to serve `/inference/v1/generate`, as vLLM does with `--enable-scale-out`.
         port: the port to listen on; 0: any free one.
 
     Raises:
-        ValueError: a number makes no sense, or the tokenizer is none.
+        ValueError: a number is out of range, or the tokenizer is invalid.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class ScriptedServer(LoopbackServer):
 
     @property
     def script(self) -> AnyScript:
-        """What answers the requests. May be set while the server runs: the next request gets its answer from it."""
+        """The script that answers requests. If set while the server runs, it answers the next request."""
         return self._director.script
 
     @script.setter
@@ -127,7 +128,7 @@ class ScriptedServer(LoopbackServer):
 
     @property
     def faults(self) -> Faults | None:
-        """What goes wrong, by the number of the request that asks for an answer, from 1 since it was set."""
+        """Faults by the number of the request that asks for an answer, counted from 1 since they were set."""
         return self._plan.faults
 
     @faults.setter
@@ -135,17 +136,17 @@ class ScriptedServer(LoopbackServer):
         self._plan = FaultPlan(faults)
 
     def answers(self, *answers: Answer) -> None:
-        """Answer successive requests with these, after what is left of a list. Any other script is replaced."""
+        """Answer successive requests with these, after the rest of a list. A script of another kind is replaced."""
         if not self._director.add(answers):
             self.script = answers
 
     @property
     def answers_left(self) -> int:
-        """Number of answers of lists that no request has got yet; 0 for a script that is a function."""
+        """Number of unused answers in lists; 0 if the script is a function."""
         return self._director.left
 
     def release(self, count: int | None = None) -> None:
-        """Continue `count` held responses, including ones that reach their hold later; None: all, now and later."""
+        """Continue `count` held responses, including ones held later. None: all, now and later."""
         self._holds.release(count)
 
     def wait_held(self, count: int = 1, timeout: float = 30.0) -> None:
@@ -153,7 +154,7 @@ class ScriptedServer(LoopbackServer):
         self._holds.wait_held(count, timeout)
 
     def close(self) -> None:
-        """Stop the server; responses that are held or delayed are cut."""
+        """Stop the server and cut off held or delayed responses."""
         self._holds.close()
         super().close()
 

@@ -32,7 +32,7 @@ NOT_READ = "{path} is neither a script (.py), nor answers (.json), nor a file of
 
 
 class BadSource(Exception):
-    """What was given cannot be served; the text says why, and what to do."""
+    """The given source cannot be served. The text says why, and what to do."""
 
 
 def script_of(source: str) -> AnyScript | list[Any]:
@@ -208,7 +208,7 @@ def _reply(completion: Any) -> Reply:
 
 
 def variables(url: str) -> Iterator[tuple[str, str]]:
-    """What SDKs read from the environment, for a server at an address."""
+    """Returns the environment variables that SDKs read, for a server at an address."""
     yield "OPENAI_BASE_URL", f"{url}/v1"
     yield "OPENAI_API_BASE", f"{url}/v1"
     yield "OPENAI_API_KEY", "none"

@@ -51,7 +51,7 @@ _MISSING = TokenIssue(code="ids_missing", message="the server sent no completion
 
 
 class Options(NamedTuple):
-    """What the trajectories may have; see ``trajectories``."""
+    """Options of ``trajectories``."""
 
     min_steps: int
     max_steps: int
@@ -76,24 +76,24 @@ def trajectories(
     with_forks: bool = True,
     with_extras: bool = False,
 ) -> SearchStrategy[Trajectory]:
-    """A hypothesis strategy: closed trajectories as agents leave them, for tests of what reads them.
+    """Makes a hypothesis strategy for closed trajectories like those of real agents, to test code that reads them.
 
-    Requests go on from each other, so prompts share their beginnings; messages, answers and tool results have the shape
-    of the trajectory's protocol; texts hold any character save half surrogate pairs. The same examples shrink to the
-    same ones: nothing but hypothesis is random. Two trajectories of one test may have one id.
+    Requests continue each other, so that prompts share their beginnings. Messages, answers and tool results have the
+    shape of the trajectory's protocol; texts contain any characters except lone surrogates. Examples are reproducible:
+    hypothesis is the only source of randomness. Two trajectories of one test may have the same id.
 
     Args:
-        min_steps: of a trajectory.
-        max_steps: of a trajectory.
-        protocols: of ``openai.chat``, ``anthropic.messages``, ``openai.responses``, ``google.generate_content``,
-            ``ollama.chat`` and ``openai.completions``. None: all; ``with_ids=True``: those that have ids.
-        with_ids: True: every completion has token ids and logprobs; False: none has; None: some, as from servers that
-            send them or not.
-        with_tools: tools, their calls and results.
-        with_errors: calls and tools that failed, answers that were cut off, cancelled or thrown away.
-        with_drift: prompts that repeat an earlier completion in other ids.
-        with_forks: several answers to a request (``n=2``), conversations that begin anew or go on from an earlier step.
-        with_extras: experts, prompt logprobs, the likeliest tokens and other arrays, where there are ids.
+        min_steps: minimum number of steps of a trajectory.
+        max_steps: maximum number of steps of a trajectory.
+        protocols: any of ``openai.chat``, ``anthropic.messages``, ``openai.responses``, ``google.generate_content``,
+            ``ollama.chat`` and ``openai.completions``. None: all, or with ``with_ids=True`` those that have ids.
+        with_ids: True: every completion has token ids and logprobs; False: none has; None: some have.
+        with_tools: include tools, tool calls and results.
+        with_errors: include failed calls and tools, and answers that were cut off, cancelled or discarded.
+        with_drift: include prompts that repeat an earlier completion with other ids.
+        with_forks: include several answers to a request (``n=2``), and conversations that restart or continue an
+            earlier step.
+        with_extras: include experts, prompt logprobs, likeliest tokens and other arrays, where there are ids.
 
     Raises:
         ImportError: hypothesis is not installed.
@@ -148,7 +148,7 @@ def _errors() -> SearchStrategy[ErrorInfo]:
 
 
 class _Request(NamedTuple):
-    """What the agent may send next."""
+    """A request that the agent may send next."""
 
     messages: Messages
     ids: list[int]
@@ -182,7 +182,7 @@ class _Agent:
         return self._draw(st.lists(st.sampled_from(_TOOLS), unique=True, max_size=2))
 
     def run(self, count: int) -> None:
-        """Makes so many steps."""
+        """Makes the given number of steps."""
         requests = [self._first()]
         while len(self.steps) < count:
             request = self._chosen(requests)
@@ -216,7 +216,7 @@ class _Agent:
         return request._replace(ids=[*request.ids[:at], request.ids[at] + 1, *request.ids[at + 1 :]])
 
     def _step(self, request: _Request, choice: int, status: Any) -> _Request | None:
-        """Adds a step; returns the request that its answer leads to, None where there is no answer to go on from."""
+        """Adds a step; returns the request that its answer leads to, None without an answer to continue."""
         completion = None if status in ("error", "cancelled") else self._completion()
         sampled = self._draw(_IDS)
         step = self._made(request, choice, status, completion, sampled)
@@ -306,7 +306,7 @@ class _Agent:
         return {**found, **self._draw(extras(len(prompt), len(sampled), None))} if self._options.with_extras else found
 
     def _follow_up(self, step: Step, completion: Completion) -> Messages:
-        """What the agent adds to an answer before it asks again: the results of its calls, or the next question."""
+        """Returns what the agent adds to an answer before it asks again: tool results, or the next question."""
         if not completion.tool_calls:
             return self._dialect.said("user", self._draw(_TEXTS))
         results = [(call, self._draw(_TEXTS)) for call in completion.tool_calls]

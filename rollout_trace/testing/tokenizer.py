@@ -22,7 +22,7 @@ PartKind = Literal["template", "content", "reasoning", "call_begin", "call_name"
 
 
 class AnyTokenizer(Protocol):
-    """What a scripted server needs of a tokenizer: `ByteTokenizer`, `RealTokenizer`, or one of your own."""
+    """The methods that a scripted server needs of a tokenizer: `ByteTokenizer`, `RealTokenizer`, or your own."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -42,7 +42,7 @@ class AnyTokenizer(Protocol):
 
 
 class Part(NamedTuple):
-    """A run of ids of an assistant message, and the field of the message that it encodes."""
+    """Consecutive ids of an assistant message, and the field of the message that they encode."""
 
     kind: PartKind
     ids: list[int]
@@ -53,10 +53,10 @@ class Part(NamedTuple):
 class ByteTokenizer:
     """A byte-level tokenizer: ids 0 to 255 are the bytes of UTF-8 text, the next are special tokens, then `words`.
 
-    `words` are strings with their own ids. `encode` prefers them, the longest first, so that one text has several
+    `words` are strings with their own ids. `encode` prefers them, the longest first, so that a text has several
     encodings, as with a trained tokenizer.
 
-    An assistant message from a `ScriptedServer`, sent back unchanged, renders to exactly the ids that were sampled.
+    If an assistant message from a `ScriptedServer` is sent back unchanged, it renders to exactly the sampled ids.
     """
 
     def __init__(self, words: Sequence[str] = ()) -> None:
@@ -79,17 +79,17 @@ class ByteTokenizer:
         return self.special_ids["<|im_end|>"]
 
     def is_special(self, token_id: int) -> bool:
-        """Whether an id is a special token."""
+        """Returns whether an id is a special token."""
         return _FIRST_SPECIAL <= token_id < _FIRST_SPECIAL + len(SPECIAL_TOKENS)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one id. Raises ValueError for an id outside the vocabulary."""
+        """Returns the bytes of one id. Raises ValueError for an id outside the vocabulary."""
         if not 0 <= token_id < len(self._bytes):
             raise ValueError(f"token id {token_id} is not in the vocabulary: use 0 to {len(self._bytes) - 1}")
         return self._bytes[token_id]
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of a text. The text of a special token becomes its id only if `special` is true."""
+        """Returns the ids of a text. The text of a special token becomes its id only if `special` is true."""
         if not special:
             return self._encode_bytes(text.encode("utf-8", "replace"))
         ids: list[int] = []
@@ -109,7 +109,7 @@ class ByteTokenizer:
         return [*ids, *data[at:]]
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
+        """Returns the text of ids; bytes that are not UTF-8 become U+FFFD."""
         kept = (i for i in ids if not (skip_special_tokens and self.is_special(i)))
         return b"".join(map(self.token_bytes, kept)).decode("utf-8", "replace")
 
@@ -139,7 +139,8 @@ class ByteTokenizer:
         add_generation_prompt: bool = True,
         tokenize: bool = True,
     ) -> list[int] | str:
-        """Ids, or text if not `tokenize`, of a conversation in ChatML; ends with the assistant's header by default."""
+        """Renders a conversation in ChatML as ids, or text if not `tokenize`; ends with the assistant's header by
+        default."""
         ids = self._render_tools(tools) if tools else []
         for message in messages:
             ids += self._render_message(message)
@@ -166,7 +167,7 @@ class ByteTokenizer:
         return [*self._header(role), *body, *self._footer()]
 
     def assistant_parts(self, message: Mapping[str, Any]) -> list[Part]:
-        """The ids of an assistant message without its end token, split by the field that each run encodes."""
+        """Returns the ids of an assistant message without its end token, split by the field that each part encodes."""
         parts: list[Part] = []
         reasoning = message.get("reasoning") or message.get("reasoning_content")
         if reasoning:

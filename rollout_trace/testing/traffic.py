@@ -1,4 +1,4 @@
-"""How fast a scripted server answers, and how much it takes: latency, throughput, a queue, rate limits."""
+"""Speed and limits of a scripted server: latency, throughput, a queue, rate limits."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ._delivery import Pace
 
 @dataclass(frozen=True)
 class Latency:
-    """How long the answers of a scripted server take, in seconds. The same request takes the same time in every run."""
+    """Latency of a scripted server's answers, in seconds. The same request takes the same time in every run."""
 
     first_token: float = 0.0
     """Seconds before the first token."""
     per_token: float = 0.0
     """Seconds between tokens; an unstreamed answer comes after all of them."""
     per_prompt_token: float = 0.0
-    """Seconds more before the first token, for each token of the prompt."""
+    """Additional seconds before the first token, for each token of the prompt."""
     jitter: float = 0.0
-    """Share by which the times of one request are longer or shorter: 0.2 is up to 20 %."""
+    """Share by which a request's times vary randomly: 0.2 means up to 20 % longer or shorter."""
     seed: int = 0
-    """Of the jitter."""
+    """Seed of the jitter."""
 
     def __post_init__(self) -> None:
         for name in ("first_token", "per_token", "per_prompt_token", "jitter"):
@@ -37,7 +37,7 @@ class Latency:
             raise ValueError(f"Latency(jitter={self.jitter!r}): use a share from 0 to 1")
 
     def pace(self, request: bytes, prompt_tokens: int) -> Pace:
-        """How fast the answer to one request comes."""
+        """Returns the speed of the answer to one request."""
         digest = blake2b(f"{self.seed}:".encode() + request, digest_size=8).digest()
         factor = 1 + self.jitter * (2 * int.from_bytes(digest, "little") / 2**64 - 1)
         first = self.first_token + prompt_tokens * self.per_prompt_token
@@ -46,14 +46,14 @@ class Latency:
 
 @dataclass(frozen=True)
 class RateLimit:
-    """When a scripted server answers with status 429 and a `retry-after`, in place of an answer from the script."""
+    """When a scripted server answers with status 429 and `retry-after`, instead of an answer from the script."""
 
     requests: int | None = None
-    """Most requests in any `seconds`."""
+    """Maximum number of requests in any period of `seconds`."""
     seconds: float = 1.0
-    """The time in which ``requests`` are counted."""
+    """Length of the period in seconds."""
     in_flight: int | None = None
-    """Most requests at the same time."""
+    """Maximum number of simultaneous requests."""
 
     def __post_init__(self) -> None:
         if self.requests is None and self.in_flight is None:

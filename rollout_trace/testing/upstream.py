@@ -29,7 +29,7 @@ _KEYS_IN_QUERY = re.compile(r"((?:^|&)(?:key|api[-_]key|access_token|token)=)[^&
 
 
 class RecordedForwarding(Forwarding):
-    """One exchange with a real server while it goes on, and what passed of it.
+    """An exchange with a real server in progress, and what has passed so far.
 
     Args:
         request: as it came, without what stands for the server's address.
@@ -51,7 +51,7 @@ class RecordedForwarding(Forwarding):
         self._outcome: Outcome = "unreachable"
 
     def exchange(self, name: str) -> Exchange:
-        """What was recorded so far."""
+        """Returns what was recorded so far."""
         return Exchange(
             name=name,
             method=self._request.method,

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 from rollout_trace._field_docs import document_fields
 
 Grade: TypeAlias = Literal["fatal", "warning", "info"]
-"""``fatal``: the step, or the trajectory, cannot be trained on. ``warning``: it can, but may spoil training. ``info``:
-no fault."""
+"""``fatal``: the step or trajectory cannot be trained on. ``warning``: it can, but may harm training. ``info``: nothing
+is wrong."""
 
 ISSUE_CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
     {
@@ -103,19 +103,19 @@ FOR_TRAINING: frozenset[str] = frozenset(
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A result of a check. ``str(finding)`` is one line."""
+    """One finding of a check. ``str(finding)`` is one line."""
 
     code: str
     """A key of ``CODES``, or the code of a ``token_issue`` that a newer version wrote."""
     grade: Grade
-    """``fatal``: the step, or the trajectory, cannot be trained on. ``warning``: it can, but may spoil training.
-    ``info``: no fault."""
+    """``fatal``: the step or trajectory cannot be trained on. ``warning``: it can, but may harm training. ``info``:
+    nothing is wrong."""
     message: str
     """A sentence with what was found."""
     step_id: str | None = None
-    """None for a finding on the whole trajectory."""
+    """Id of the step; None for a finding on the whole trajectory."""
     position: int | None = None
-    """Index of a token in the completion, or in the prompt where ``message`` names it; None where no token is meant."""
+    """Index of a token in the completion, or in the prompt if ``message`` says so; None if no token is concerned."""
 
     def __str__(self) -> str:
         places = {"step": self.step_id, "token": self.position}

@@ -52,18 +52,18 @@ MEANINGS = {
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A break. ``expected`` and ``found`` have the ids from ``position`` on, at most 8."""
+    """A place where a prompt drifted. ``expected`` and ``found`` have the ids from ``position`` on, at most 8."""
 
     step_id: str
-    """The step whose prompt drifted."""
+    """Id of the step whose prompt drifted."""
     previous_step_id: str
-    """The step whose prompt and completion the prompt should have begun with."""
+    """Id of the step with whose prompt and completion the prompt should have begun."""
     position: int
     """Index of the first id of the prompt that differs."""
     kind: DriftKind
     """``template``, ``retokenized``, ``tool_arguments``, ``thinking_removed``, or ``rewritten``."""
     expected: tuple[int, ...]
-    """Ids of the previous step, as they were read or sampled."""
+    """Ids of the previous step, as read or sampled."""
     found: tuple[int, ...]
     """Ids of the prompt."""
     expected_text: str | None = None
@@ -125,7 +125,7 @@ class Earlier:
 
 
 class Break:
-    """A step that begins a new sequence, and the steps before it. Drift, fork or root: decided on first access."""
+    """A step that begins a new sequence, and the steps before it. Drift, fork or root: computed on first access."""
 
     def __init__(self, step: Step, prompt: Span, earlier: Earlier, at: int) -> None:
         self.step = step
@@ -135,7 +135,7 @@ class Break:
 
     @cached_property
     def drift(self) -> Drift | None:
-        """The drift; None where the step continues no earlier one."""
+        """The drift; None if the step does not continue an earlier one."""
         return self.explain(None)
 
     @cached_property
@@ -149,7 +149,7 @@ class Break:
         return self.drift is None and not self.is_fork
 
     def closest(self) -> tuple[Placed, int] | None:
-        """Of the steps that this one continues, the one whose ids the prompt leaves last, and where it leaves them."""
+        """The continued step that shares the most ids with the prompt, and the position of the first difference."""
         prompt = self._prompt.get()
         found = [
             (placed, common_prefix(placed[1].segment.ids(0, placed[1].stop), prompt))
@@ -158,7 +158,7 @@ class Break:
         return max(found, key=itemgetter(1), default=None)
 
     def explain(self, tokenizer: Any) -> Drift | None:
-        """``drift``, computed anew; with texts if a tokenizer is given."""
+        """Computes ``drift`` again, with texts if a tokenizer is given."""
         placed = next(self._earlier.predecessors(self._at), None)
         if placed is None:
             return None
@@ -184,11 +184,11 @@ class Break:
 
 
 def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False) -> list[Drift]:
-    """The places where prompts repeat an earlier completion in text, but not in token ids, each with its kind.
+    """Finds the places where a prompt repeats an earlier completion in text, but not in token ids, and their kinds.
 
     Args:
-        trajectory: its usable steps are compared: those that ``sequences()`` does not leave out.
-        tokenizer: any object with ``decode(ids)``; ``expected_text`` and ``found_text`` are then set.
+        trajectory: the trajectory whose usable steps are compared: those that ``sequences()`` does not leave out.
+        tokenizer: any object with ``decode(ids)``, to set ``expected_text`` and ``found_text``.
         linear: as in ``Trajectory.sequences()``.
     """
     breaks = trajectory.sequences(linear=linear).report.breaks

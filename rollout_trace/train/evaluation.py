@@ -30,24 +30,24 @@ def pass_at_k(
     key: Key | None = None,
     on_short: Literal["raise", "drop"] = "raise",
 ) -> float:
-    """The chance that at least one of ``k`` runs of a task passes, averaged over the tasks.
+    """Estimates the probability that at least one of ``k`` runs of a task passes, averaged over the tasks.
 
-    Of a task with ``n`` scored runs, ``c`` of which passed, it is ``1 - C(n-c, k) / C(n, k)``: the unbiased estimator
-    of Chen et al. 2021 (arXiv 2107.03374). The groups are those of ``rt.groups``. Runs without a reward are not counted
-    as failed: they are no runs of their group here.
+    For a task with ``n`` scored runs, ``c`` of which passed, it is ``1 - C(n-c, k) / C(n, k)``: the unbiased estimator
+    of Chen et al. 2021 (arXiv 2107.03374). The groups are those of ``rt.groups``. Runs without a reward are ignored,
+    not counted as failed.
 
     Args:
-        trajectories: any iterable, read once; what ``rt.read`` gives.
+        trajectories: any iterable, read once, such as ``rt.read(path)``.
         k: number of runs, from 1.
         threshold: a run passes with this reward or more; or a function that returns whether a run passes, and None for
             one that is not scored.
-        key: returns what runs of one task have in common; ``group_id`` by default.
-        on_short: where a group has fewer than ``k`` scored runs: ``raise``, or ``drop`` the group, with a warning that
-            counts them. The mean is then of the other tasks, which may be the easier ones.
+        key: a function that returns the same value for all runs of a task; ``group_id`` by default.
+        on_short: what to do if a group has fewer than ``k`` scored runs: ``raise``, or ``drop`` the group, with a
+            warning that counts the dropped groups. The mean is then over the other tasks, which may be easier.
 
     Raises:
-        TypeError: one of them is no trajectory; ``k`` is no whole number.
-        ValueError: there is no group with ``k`` scored runs, or not each has as many; an option or a reward is invalid.
+        TypeError: an item is not a trajectory, or ``k`` is not an integer.
+        ValueError: no group, or not every one, has ``k`` scored runs; an option or a reward is invalid.
     """
     return _mean(chance_of_any, "pass_at_k", trajectories, k, threshold, key, on_short)
 
@@ -60,10 +60,10 @@ def pass_hat_k(
     key: Key | None = None,
     on_short: Literal["raise", "drop"] = "raise",
 ) -> float:
-    """pass^k: the chance that all of ``k`` runs of a task pass, averaged over the tasks. How reliable an agent is.
+    """Estimates pass^k, the probability that all ``k`` runs of a task pass, averaged over the tasks: the reliability.
 
-    Of a task with ``n`` scored runs, ``c`` of which passed, it is ``C(c, k) / C(n, k)``: the unbiased estimator of
-    tau-bench (Yao et al. 2024, arXiv 2406.12045). Arguments, and what is raised, are those of ``rt.pass_at_k``.
+    For a task with ``n`` scored runs, ``c`` of which passed, it is ``C(c, k) / C(n, k)``: the unbiased estimator of
+    tau-bench (Yao et al. 2024, arXiv 2406.12045). Arguments and errors are those of ``rt.pass_at_k``.
     """
     return _mean(chance_of_all, "pass_hat_k", trajectories, k, threshold, key, on_short)
 
@@ -158,46 +158,46 @@ def chances_of(counts: Iterable[tuple[int, int]]) -> list[Chances]:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result of ``rt.compare(a, b)``. Differences are those of b to a: positive where b is better."""
+    """The result of ``rt.compare(a, b)``. Differences are b - a: positive where b is better."""
 
     signal: str | None
     """The named reward that was compared; None: the reward itself."""
     difference: float
-    """Mean over the tasks in both of: mean of b's runs - mean of a's runs."""
+    """Mean, over the tasks in both, of the difference: mean of b's runs - mean of a's runs."""
     low: float | None
-    """Lower end of the interval of ``difference``; None with fewer than two tasks."""
+    """Lower end of the confidence interval of ``difference``; None with fewer than two tasks."""
     high: float | None
-    """Upper end."""
+    """Upper end of the interval; None with fewer than two tasks."""
     confidence: float
     """Level of the interval: 0.95 for 95 %."""
     mean_a: float
-    """Mean of a over the tasks in both: of the tasks' means."""
+    """Mean of a: the mean of the task means, over the tasks in both."""
     mean_b: float
     """The same of b."""
     both: int
-    """Tasks with scored runs in a and in b: those that are compared."""
+    """Number of tasks with scored runs in both a and b, which are compared."""
     only_a: int
-    """Tasks that are in a alone."""
+    """Number of tasks that are only in a."""
     only_b: int
-    """Tasks that are in b alone."""
+    """Number of tasks that are only in b."""
     unscored: int
-    """Tasks that are in both, but without any scored run in one of them."""
+    """Number of tasks that are in both, but have no scored run in one of them."""
     better: int
-    """Tasks with a higher mean in b."""
+    """Number of tasks with a higher mean in b."""
     worse: int
-    """Tasks with a lower mean in b."""
+    """Number of tasks with a lower mean in b."""
     equal: int
-    """Tasks with equal means."""
+    """Number of tasks with equal means."""
     unscored_runs_a: int
-    """Runs of a without this reward: they are in no mean."""
+    """Number of a's runs without this reward, which no mean includes."""
     unscored_runs_b: int
     """The same of b."""
     differences: dict[Hashable, float]
-    """b - a by task."""
+    """Difference b - a for each task."""
 
     @property
     def is_clear(self) -> bool:
-        """Returns whether the interval leaves out 0."""
+        """Returns whether the interval excludes 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def __str__(self) -> str:
@@ -227,22 +227,22 @@ def compare(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Comparison:
-    """Compares two sets of runs, paired by task: does ``b`` do better than ``a``?
+    """Compares two sets of runs, paired by task, to tell whether ``b`` does better than ``a``.
 
-    The interval is a percentile bootstrap of the mean difference: the tasks are drawn anew with replacement,
-    ``resamples`` times. The same runs and seed give the same numbers. Runs without a reward are in no mean.
+    The interval is a percentile bootstrap of the mean difference: tasks are resampled with replacement, ``resamples``
+    times. The same runs and seed give the same numbers. Runs without a reward are ignored.
 
     Args:
         a: the runs to compare with, such as the old agent's.
         b: the runs in question, such as the new agent's.
-        signal: a named reward (``Trajectory.rewards``); None: the reward.
-        key: returns the task of a run; by default the id of its task, else its ``group_id``.
-        confidence: of the interval, between 0 and 1.
-        resamples: number of draws.
-        seed: of the draws.
+        signal: name of a reward in ``Trajectory.rewards``; None: ``Trajectory.reward``.
+        key: a function that returns the task of a run; by default the id of its task, otherwise its ``group_id``.
+        confidence: confidence level of the interval, between 0 and 1.
+        resamples: number of bootstrap samples.
+        seed: seed of the resampling.
 
     Raises:
-        TypeError: one of them is no trajectory.
+        TypeError: an item is not a trajectory.
         ValueError: no task has scored runs in both; an option or a reward is invalid.
     """
     if not 0 < finite_number(confidence, "confidence of rt.compare") < 1:

@@ -49,7 +49,7 @@ def has_extras(step: Step) -> bool:
 
 
 def misfit(step: Step, name: str, n_prompt: int, n_completion: int) -> str | None:
-    """How an extra does not fit the ids of its step, as a phrase; None where it fits, or the step has none."""
+    """Returns a phrase on how an extra does not fit its step's ids; None if it fits, or the step has none."""
     value = shared(step, name)
     if value is None:
         return None
@@ -69,7 +69,7 @@ def misfit(step: Step, name: str, n_prompt: int, n_completion: int) -> str | Non
 
 
 def _unequal(name: str, top: Any) -> str | None:
-    """How the shapes of ids and logprobs of alternatives differ, as a phrase."""
+    """Returns a phrase on how the shapes of the alternatives' ids and logprobs differ."""
     if not hasattr(top, "ids"):
         return None
     ids, logprobs = [[len(rows), *_row_kind(rows)[0]] for rows in (top.ids, top.logprobs)]
@@ -202,7 +202,7 @@ class _Gaps:
         return found
 
     def open(self, start: int, stop: int) -> None:
-        """Opens a range again that was taken, and for which there is no value."""
+        """Reopens a range that was taken but has no value."""
         if start < stop:
             insort(self._open, (start, stop))
 

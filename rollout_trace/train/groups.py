@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The runs of one task. What is computed from rewards raises ValueError if one is no finite number."""
+    """The runs of one task. Whatever is computed from rewards raises ValueError if a reward is not a finite number."""
 
     id: Hashable
-    """The key that the runs have in common: their ``group_id``, or the result of ``key``."""
+    """Key shared by the runs: their ``group_id``, or the result of ``key``."""
     trajectories: tuple[Trajectory, ...]
     """The runs, in input order."""
     inside: tuple[Trajectory, ...] = ()
-    """What was opened inside the runs, such as sub-agents, where it is no run of a group of its own."""
+    """Trajectories opened inside the runs, such as sub-agents, unless they belong to a group of their own."""
     n_repeated: int = 0
-    """Number of inputs that were dropped as repetitions of these runs: of equal ids only the last counts."""
+    """Number of inputs dropped because they repeat a run's id; only the last one with an id is used."""
     n_earlier_attempts: int = 0
-    """Number of runs that were dropped because ``rt.collect`` made another attempt at the same rollout: the last one
-    counts. So are sub-agents of such an attempt, where they are runs of a group of their own."""
+    """Number of runs dropped because ``rt.collect`` made another attempt at the same rollout; only the last attempt is
+    used. Includes sub-agents of earlier attempts that would be runs of their own group."""
 
     def _repr_html_(self) -> str:
         """The picture of the group in a notebook."""
@@ -46,7 +46,7 @@ class Group:
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
-        """Each run's reward; None where it was not scored."""
+        """Each run's reward; None if it was not scored."""
         return tuple(trajectory.reward for trajectory in self.trajectories)
 
     @property
@@ -56,7 +56,7 @@ class Group:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the rewards; None where no run is scored."""
+        """Mean of the rewards; None if no run is scored."""
         scored = [reward for _, reward in self._scored()]
         return statistics.mean(scored) if scored else None
 
@@ -64,31 +64,32 @@ class Group:
     def std(self) -> float | None:
         """Sample standard deviation of the rewards (divided by n - 1), as in TRL 1.16 and verl 0.9.1.
 
-        None with fewer than two rewards, for which it is not defined.
+        None with fewer than two rewards, where it is undefined.
         """
         scored = [reward for _, reward in self._scored()]
         return statistics.stdev(scored) if len(scored) > 1 else None
 
     @property
     def best(self) -> Trajectory | None:
-        """The run with the highest reward, the first of equals; None where no run is scored."""
+        """The run with the highest reward (the first of equals); None if no run is scored."""
         return max(self._scored(), key=lambda pair: pair[1], default=(None, 0.0))[0]
 
     def advantages(
         self, method: Literal["grpo", "leave_one_out"] = "grpo", *, normalize: bool = True, eps: float = 1e-4
     ) -> list[float | None]:
-        """The advantage of each run over its group: one number per trajectory, None where it was not scored.
+        """Computes each run's advantage over its group: one number per trajectory, None if it was not scored.
 
-        Runs without a reward are no part of the baseline. Equal rewards give exactly 0.0.
+        Runs without a reward do not count in the baseline. Equal rewards give exactly 0.0.
 
         Args:
-            method: ``grpo``: ``(reward - mean) / (std + eps)``; 0.0 where one run alone is scored.
-                ``leave_one_out`` (RLOO): reward - mean of the others; None where there are no others.
-            normalize: for GRPO alone. False: ``reward - mean``, as in Dr. GRPO (arXiv 2503.20783).
-            eps: added to the deviation, so that a tiny one does not give huge advantages; 1e-4 is TRL's, 1e-6 verl's.
+            method: ``grpo``: ``(reward - mean) / (std + eps)``; 0.0 if only one run is scored. ``leave_one_out``
+                (RLOO): reward - mean of the others; None if there are no others.
+            normalize: for GRPO only. False: ``reward - mean``, as in Dr. GRPO (arXiv 2503.20783).
+            eps: added to the standard deviation, so that a tiny one does not give huge advantages; TRL uses 1e-4, verl
+                1e-6.
 
         Raises:
-            ValueError: a reward is no finite number, or ``method`` is unknown.
+            ValueError: a reward is not a finite number, or ``method`` is unknown.
         """
         if method not in ("grpo", "leave_one_out"):
             raise ValueError(f"method={method!r}: expected 'grpo' or 'leave_one_out'.")
@@ -108,22 +109,22 @@ class Group:
 def groups(
     trajectories: Trajectory | Iterable[Trajectory], *, key: Callable[[Trajectory], Hashable | None] | None = None
 ) -> list[Group]:
-    """The groups of these trajectories, in the order of their first runs.
+    """Groups trajectories by task; the groups are in the order of their first runs.
 
-    A trajectory whose key is None is in no group. Nor is one that was opened inside another of the same group, at any
-    depth: it is a part of that run, not another run. Parents that are not among ``trajectories`` are not considered.
-    Of several with one id (a run written twice, two files that overlap) the last counts, in the place of the first;
-    ``Group.n_repeated`` counts the others, and one warning is logged. Of several attempts of ``rt.collect`` at one
-    rollout (one name, task and index) the last counts; ``Group.n_earlier_attempts`` counts the others, and what was
-    opened inside them.
+    A trajectory whose key is None belongs to no group. Neither does one opened inside another of the same group, at any
+    depth: it is part of that run, not another run. Parents that are not among ``trajectories`` are not considered. If
+    several trajectories have the same id (a run written twice, overlapping files), the last one is used, in the place
+    of the first; ``Group.n_repeated`` counts the others, and one warning is logged. If ``rt.collect`` made several
+    attempts at a rollout (same name, task and index), the last one is used; ``Group.n_earlier_attempts`` counts the
+    others, and what was opened inside them.
 
     Args:
         trajectories: any iterable, read once.
-        key: returns what runs of one task have in common; ``group_id`` by default. With
-            ``lambda trajectory: (trajectory.group_id, trajectory.name)`` each agent is compared with its own kind.
+        key: a function that returns the same value for all runs of a group; ``group_id`` by default. With ``lambda
+            trajectory: (trajectory.group_id, trajectory.name)`` each agent is compared only with itself.
 
     Raises:
-        TypeError: one of them is no trajectory. To read them from a path, use ``rt.read(path)``.
+        TypeError: an item is not a trajectory. To read trajectories from a path, use ``rt.read(path)``.
     """
     times: Counter[str] = Counter()
     # Of equal ids a dict keeps the place of the first and the value of the last.
@@ -193,13 +194,13 @@ def finite_reward(run: Trajectory) -> float:
 def run_advantages(
     trajectories: Iterable[Trajectory], method: Literal["grpo", "leave_one_out"] = "grpo"
 ) -> dict[str, float | None]:
-    """The advantage of each run within its group (``groups()``), by trajectory id; None where it was not scored.
+    """Computes each run's advantage within its group (``groups()``), by trajectory id; None if it was not scored.
 
-    A run counts once, however many rows or trajectories it has, and whether or not its tokens can be used. A trajectory
-    in no group, or inside another run of its group, has no entry.
+    A run counts once, however many rows or trajectories it has, and whether or not its tokens are usable. A trajectory
+    without a group, or inside another run of its group, has no entry.
 
     Raises:
-        ValueError: as ``Group.advantages``.
+        ValueError: as for ``Group.advantages``.
     """
     return {
         run.id: value

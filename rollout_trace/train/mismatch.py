@@ -35,18 +35,18 @@ _POSITIONS = (1, 4, 16, 64, 256, 1024, 4096)
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchPart:
-    """Figures of some of the tokens."""
+    """Mismatch figures for a subset of the tokens."""
 
     value: str
-    """What they have in common: ``4-15`` of ``position``, ``tool call`` of ``role``, ..."""
+    """Value that the tokens share: ``4-15`` for ``position``, ``tool call`` for ``role``, ..."""
     tokens: int
     """Number of tokens."""
     ratio: float
-    """Mean of the trainer's probability divided by the engine's; 1.0 where they agree, inf beyond a float."""
+    """Mean of the trainer's probability divided by the engine's; 1.0 if they agree, inf if it exceeds a float."""
     k1: float
-    """Estimate of KL(engine || trainer), nats: mean of ``-d``."""
+    """Estimate of KL(engine || trainer), nats: mean of ``-d``, d being the trainer's logprob - the engine's."""
     k3: float
-    """Estimate of KL(engine || trainer), nats: mean of ``exp(d) - 1 - d``; inf beyond a float."""
+    """Estimate of KL(engine || trainer), nats: mean of ``exp(d) - 1 - d``; inf if it exceeds a float."""
     mean_difference: float
     """Mean of ``|d|``, nats."""
     greatest_difference: float
@@ -56,30 +56,30 @@ class MismatchPart:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """What ``rt.mismatch()`` found."""
+    """The result of ``rt.mismatch()``."""
 
     steps: int
-    """Number of steps with logprobs of both sides."""
+    """Number of steps with logprobs from both engine and trainer."""
     steps_left_out: int
     """Number of sampled steps that lack the engine's logprobs or the trainer's."""
     whole: MismatchPart | None
-    """Of all tokens; None where no step has logprobs of both sides."""
+    """Figures for all tokens; None if no step has logprobs from both sides."""
     parts: dict[str, tuple[MismatchPart, ...]]
-    """The same by ``position`` in the completion, ``turn`` (place of the step in its trajectory), ``role``,
-    ``policy_version``, ``engine`` and ``constrained`` (by which grammar)."""
+    """Figures by ``position`` in the completion, ``turn`` (the step's place in its trajectory), ``role``,
+    ``policy_version``, ``engine`` and ``constrained`` (which grammar)."""
     causes: tuple[Cause, ...]
-    """What explains the difference, the surest first; empty where there is none to explain."""
+    """Causes of the difference, the most certain first; empty if there is no difference to explain."""
 
 
 def mismatch(trajectories: Trajectory | Iterable[Trajectory], *, trainer_version: int | None = None) -> Mismatch:
-    """Compares what a trainer computed (``Step.trainer_logprobs``) with what the engine sampled by (``Step.logprobs``).
+    """Compares the trainer's logprobs (``Step.trainer_logprobs``) with the engine's (``Step.logprobs``).
 
     Args:
-        trajectories: whose steps have both: ``rt.annotate`` and ``rt.trainer_report`` note a trainer's logprobs.
-        trainer_version: number of the weights that the trainer computed with; None: the newest ``policy_version``.
+        trajectories: their steps must have both; ``rt.annotate`` and ``rt.trainer_report`` note a trainer's logprobs.
+        trainer_version: version number of the weights that the trainer used; None: the newest ``policy_version``.
 
     Raises:
-        TypeError: something else than a trajectory is given.
+        TypeError: an item is not a trajectory.
     """
     import numpy as np
 

@@ -55,11 +55,11 @@ class Cause:
     """A cause of a mismatch."""
 
     code: CauseCode
-    """Stable. All codes: docs/mismatch.md."""
+    """A stable code; docs/mismatch.md lists all of them."""
     message: str
-    """What was found, with its figures, and what to look at."""
+    """What was found, with figures, and what to look at."""
     tokens: int
-    """Number of tokens that it explains."""
+    """Number of tokens that the cause explains."""
 
 
 class Compared:
@@ -185,7 +185,7 @@ def _stale_cause(tokens: _Tokens, lags: dict[Any, int], others: float | None) ->
 
 
 def _lags(steps: list[Compared], trainer_version: int | None) -> dict[Any, int]:
-    """How many versions each ``policy_version`` is behind the trainer's, where versions are numbers."""
+    """Returns how many versions each numeric ``policy_version`` is behind the trainer's."""
     versions = {one.step.policy_version for one in steps}
     numbers = {one: int(one) for one in versions if one is not None and str(one).removeprefix("-").isdecimal()}
     if not numbers:

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 @document_fields
 @dataclass(kw_only=True)
 class RetokenizeReport:
-    """The outcome for each step, by its id."""
+    """The result for each step, by step id."""
 
     retokenized: list[str] = field(default_factory=list)
     """Steps that got ids made from their text."""
     kept: list[str] = field(default_factory=list)
-    """Steps with the engine's completion ids, which are not changed."""
+    """Steps that kept the engine's completion ids."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Steps whose ids could not be made, with the error; they are not changed."""
+    """Steps whose ids could not be made, with the error. They are unchanged."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Steps that were not tried, with the reason: their status (``error``, ``cancelled``, ...), or ``retokenized`` for
-    those with such ids already."""
+    """Steps that were not tried, with the reason: their status (``error``, ``cancelled``, ...), or ``retokenized`` if
+    they already have such ids."""
     disagreements: list[CountDifference] = field(default_factory=list)
     """Differences between the number of ids made and the engine's usage. Such a step gets the ``token_issue``
     ``usage_differs``, so ``allow={"retokenized"}`` alone does not admit it."""

@@ -29,38 +29,38 @@ class SequenceOptions(TypedDict, total=False):
     """The options of ``Trajectory.sequences()`` and of token-level exports."""
 
     linear: bool
-    """Only the last sequence may be extended, as in SkyRL and Tinker. False (the default): the longest sequence that is
-    a prefix of the prompt is extended."""
+    """True: extend only the last sequence, as in SkyRL and Tinker. False (the default): extend the longest sequence
+    that is a prefix of the prompt."""
     on_drift: Literal["split", "raise", "drop", "mask"]
-    """On a prompt that repeats an earlier completion in other ids: begin a new sequence (``split``, the default), raise
-    DriftError, leave out the sequence that would begin there (``drop``), or go on in the same one, with the prompt's
-    ids and mask 0 from the first other id on (``mask``, with ``within``)."""
+    """What to do if a prompt repeats an earlier completion in other ids. ``split`` (the default): begin a new sequence;
+    ``raise``: raise DriftError; ``drop``: leave out the sequence that would begin there; ``mask``, with ``within``:
+    continue the sequence, with the prompt's ids and mask 0 from the first differing id on."""
     within: int
-    """With ``on_drift="mask"``: maximum number of sampled tokens that lose their mask at one place, which are those of
-    the completion from the first other id on. Where it would be more, or a whole completion, a new sequence begins."""
+    """With ``on_drift="mask"``: maximum number of sampled tokens to mask at one place, counted from the completion's
+    first differing id to its end. If there are more, or it is the whole completion, a new sequence begins."""
     max_length: int | None
-    """Maximum length of a sequence in tokens; the rest of all its arrays is cut off. None: no limit."""
+    """Maximum length of a sequence in tokens; all its arrays are truncated to it. None: no limit."""
     max_prompt_length: int | None
-    """Maximum number of tokens before the first sampled one; longer sequences are left out, since a prompt that is cut
-    is another prompt. None: no limit."""
+    """Maximum number of tokens before the first sampled one. Sequences with more are left out, since a truncated prompt
+    is a different prompt. None: no limit."""
     max_response_length: int | None
-    """Maximum number of tokens from the first sampled one on; the rest is cut off, as by ``max_length``. None: no
+    """Maximum number of tokens from the first sampled one on; the rest is cut off, as with ``max_length``. None: no
     limit."""
     truncate: Literal["token", "turn"]
     """Where ``max_length`` and ``max_response_length`` cut: after exactly that many tokens (the default), or after the
-    last completion that is whole within them."""
+    last completion that fits completely."""
     policy_versions: Collection[str | int] | Callable[[str | int | None], bool] | None
-    """Allowed versions of the weights, or a function that returns True for them. One usable step of which any part has
-    another version leaves out all steps of the trajectory, with the reason ``policy_version``. Versions that engines
-    send are text: ``{"7"}``. None: any."""
+    """Allowed versions of the weights, or a function that returns True for them. If any part of a usable step has
+    another version, all steps of the trajectory are left out, with the reason ``policy_version``. Versions sent by
+    engines are strings: ``{"7"}``. None: any."""
     reward: Literal["copy", "last", "split"]
-    """The trajectory's reward goes to each sequence (the default), to the one with the last step while the others get
-    0, or in equal parts to all."""
+    """How to assign the trajectory's reward: all of it to each sequence (the default), all to the one with the last
+    step and 0 to the others, or in equal parts to all."""
     include: Callable[[Step], bool] | None
-    """Returns True for the usable steps to keep; the others are left out as ``excluded``."""
+    """A function that returns True for the usable steps to keep; the others are left out as ``excluded``."""
     constrained: Literal["keep", "drop"]
-    """``drop``: steps that were sampled under a grammar are left out, as ``constrained_sampling``; their tokens stay in
-    the prompts of later steps, with mask 0. ``keep`` (the default): they are in the sequences."""
+    """``drop``: leave out steps that were sampled under a grammar, as ``constrained_sampling``; their tokens stay in
+    the prompts of later steps, with mask 0. ``keep`` (the default): keep them."""
     allow: Collection[str]
     """Reasons that do not exclude a step, such as ``{"retokenized", "not_trainable"}``."""
 

@@ -20,84 +20,84 @@ T = TypeVar("T")
 
 
 class Placeholder(NamedTuple):
-    """Positions of a row that stand for one image, video or audio clip: its embeddings replace those of the ids."""
+    """Positions of a row that stand for one image, video or audio clip, whose embeddings replace those of the ids."""
 
     modality: str
-    """``image``, ``video``, ``audio``: as the engine names it."""
+    """``image``, ``video`` or ``audio``, as named by the engine."""
     offset: int
     """The first position."""
     length: int
-    """Number of positions; fewer than the item has where ``max_length`` cut the row inside it."""
+    """Number of positions; fewer than the item has if ``max_length`` cut the row inside it."""
     hash: str | None
-    """The hash by which the request named the item (``features.mm_hashes``); None where it named none."""
+    """The item's hash in the request (``features.mm_hashes``); None if the request has none."""
 
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sequence:
-    """A row. The arrays have one length, and are read-only: they may share memory with the steps."""
+    """A training sequence (row). Its arrays have one length and are read-only: they may share memory with steps."""
 
     token_ids: IntArray
-    """int32 [length]."""
+    """int32 [length]: ids of all tokens of the row."""
     loss_mask: MaskArray
     """int8 [length]: 1 where the model sampled the token, 0 where it read it."""
     logprobs: FloatArray | None
-    """float32 [length], 0.0 where the mask is 0; None when a step of the row has none."""
+    """float32 [length]: 0.0 where the mask is 0; None if a step of the row has none."""
     trajectory_id: str | None = None
     """Id of the trajectory."""
     step_ids: tuple[str, ...]
     """Ids of the steps whose completions are in the row, in order."""
     spans: tuple[tuple[int, int], ...]
-    """For each step, the positions of its completion in the row: [begin, end); without its end, if ``on_drift="mask"``
-    left that out."""
+    """For each step, the positions of its completion in the row: [begin, end). If ``on_drift="mask"`` masked the
+    completion's end, the span stops before it."""
     reward: float | None
-    """The row's share of the trajectory's reward: all of it, unless the option ``reward`` sets another share. None: not
+    """The row's share of the trajectory's reward: all of it, unless the option ``reward`` says otherwise. None: not
     scored."""
     step_rewards: tuple[float | None, ...]
-    """Each step's own ``reward``; None where it has none."""
+    """Each step's own ``reward``; None for steps without one."""
     policy_versions: tuple[str | int | None, ...]
     """For each step, the version of the weights that sampled it."""
     advantages: FloatArray | None
-    """float32 [length], 0.0 where the mask is 0, from the steps' ``advantage``; None when one of them has none."""
+    """float32 [length], from the steps' ``advantage``: 0.0 where the mask is 0; None if a step has none."""
     token_source: TokenSource | None
-    """Where the ids come from: ``logprobs``, the weaker source, for a row of both kinds; None where a step has none.
+    """Source of the ids; ``logprobs``, the weaker one, if the row has both kinds. None if a step has no source.
 
-    Retokenised ids are never in one row with others.
+    Retokenised ids are never in the same row as others.
     """
     truncated: bool = False
-    """True where ``max_length`` or ``max_response_length`` cut the row."""
+    """Whether ``max_length`` or ``max_response_length`` cut the row."""
     temperatures: tuple[float | None, ...] = ()
-    """For each step, the ``temperature`` of its request; None where the request has none."""
+    """For each step, the ``temperature`` of its request; None if the request has none."""
     logprobs_mode: LogprobsMode | None = None
-    """The distribution that the logprobs are of: ``raw``, ``processed`` or ``constrained``; None where a step has no
-    mode, or steps differ."""
+    """Distribution of the logprobs: ``raw``, ``processed`` or ``constrained``; None if a step has no mode, or steps
+    differ."""
     prompt_logprobs: FloatArray | None = None
-    """float32 [length]: logprob of the token at each position given those before it, as scored when it was part of a
-    prompt, at temperature 1; also of sampled tokens that a later step's prompt repeats. NaN where none was scored,
-    always at position 0. None where no step of the row has any."""
+    """float32 [length]: logprob of the token at each position given the tokens before it, at temperature 1, as scored
+    when it was part of a prompt. Sampled tokens have one if a later step's prompt repeats them. NaN where none was
+    scored, which includes position 0. None if no step of the row has any."""
     prompt_top_tokens: TopTokens | None = None
     """The likeliest tokens at each position, as scored when it was part of a prompt: ids int32 and logprobs float32
-    [length, k], k the widest of the row's steps; -1 and NaN elsewhere. None where no step of the row has any."""
+    [length, k], k the widest of the row's steps; -1 and NaN elsewhere. None if no step of the row has any."""
     top_tokens: TopTokens | None = None
     """The likeliest tokens when each position was sampled: ids int32 and logprobs float32 [length, k]; -1 and NaN where
     the mask is 0, and where a step has none. None where no step of the row has any."""
     sampling_mask: SamplingMask | None = None
-    """The ids that could be sampled at each position, of ``length`` positions; count 0 where the mask is 0. None when a
-    step of the row has none."""
+    """The ids that could be sampled at each of the ``length`` positions; count 0 where the mask is 0. None if a step of
+    the row has none."""
     routed_experts: ExpertArray | None = None
     """uint8, uint16 or int32 [length, layers, k]: experts that each layer chose for the token at each position; zeros
-    where ``routed_experts_mask`` is 0. None where no step of the row has any, or steps differ in layers, k or dtype."""
+    where ``routed_experts_mask`` is 0. None if no step of the row has any, or steps differ in layers, k or dtype."""
     routed_experts_mask: MaskArray | None = None
-    """int8 [length]: 1 where the engine gave the experts. It never gives those of a row's last token, which was sampled
-    but not run through the model."""
+    """int8 [length]: 1 where the engine gave the experts. A row's last token never has them, since it was sampled but
+    not run through the model."""
     policy_spans: tuple[PolicySpan, ...] | None = None
-    """Positions of the row that one version of the weights sampled, in order: the steps' ``policy_spans``, else their
-    ``policy_version`` over the whole completion. None where no step of the row has a version."""
+    """Positions of the row sampled by one version of the weights each, in order: the steps' ``policy_spans``, otherwise
+    their ``policy_version`` over the whole completion. None if no step of the row has a version."""
     placeholders: tuple[Placeholder, ...] = ()
     """Images and other items in the row, by position."""
 
     def extra_counts(self) -> Iterator[tuple[str, int]]:
-        """The extras that the row has, each with the number of its tokens that have one."""
+        """The row's extras, each with the number of tokens that have it."""
         import numpy as np
 
         if self.prompt_logprobs is not None:
@@ -117,14 +117,14 @@ class Sequence:
 
     @property
     def versions(self) -> tuple[str | int, ...]:
-        """The versions of the weights that sampled the row, each once, in the order of their first tokens."""
+        """The versions of the weights that sampled the row, without repetition, in the order of their first tokens."""
         return tuple(dict.fromkeys(span.version for span in self.policy_spans or ()))
 
     @property
     def token_versions(self) -> IntArray | None:
         """int32 [length]: for each token, the index in ``versions`` of the weights that sampled it.
 
-        -1 where the mask is 0 or the version is unknown. None where no step of the row has a version.
+        -1 where the mask is 0 or the version is unknown. None if no step of the row has a version.
         """
         import numpy as np
 
@@ -139,7 +139,7 @@ class Sequence:
 
     @property
     def temperature(self) -> float | None:
-        """The temperature of all steps; None where a step has none, or they differ."""
+        """The temperature of all steps; None if a step has none, or they differ."""
         return common_value(self.temperatures)
 
     def __repr__(self) -> str:
@@ -158,7 +158,7 @@ class Sequence:
     def token_rewards(self) -> FloatArray | None:
         """float32 [length]: each step's reward on the last token of its completion, otherwise 0.0.
 
-        None where no step has a reward. A step without one counts as 0.0 here and is None in ``step_rewards``.
+        None if no step has a reward. A step without one counts as 0.0 here and is None in ``step_rewards``.
         """
         import numpy as np
 
@@ -174,44 +174,44 @@ class Sequence:
 @document_fields
 @dataclass(frozen=True, kw_only=True)
 class SequenceReport:
-    """Counts over a trajectory: steps used and left out, tokens, truncated rows, breaks between sequences."""
+    """Counts for a trajectory: steps used and left out, tokens, truncated rows, breaks between sequences."""
 
     sequences: int
     """Number of sequences."""
     steps_used: int
     """Number of steps that are in a sequence."""
     left_out: dict[str, tuple[str, ...]]
-    """Ids of the steps in no sequence, by reason: one that ``allow`` may name, ``excluded``, ``policy_version``,
+    """Ids of the steps in no sequence, by reason: one that ``allow`` can name, ``excluded``, ``policy_version``,
     ``drift``, ``max_length``, ``max_prompt_length`` or ``max_response_length``. ``constrained_sampling`` is a reason
-    with ``constrained="drop"`` alone."""
+    only with ``constrained="drop"``."""
     tokens: int
-    """Tokens in all sequences."""
+    """Number of tokens in all sequences."""
     trainable_tokens: int
-    """Tokens with mask 1."""
+    """Number of tokens with mask 1."""
     tokens_cut: int
-    """Tokens that ``max_length`` and the other limits cut off, including those of sequences that they removed whole."""
+    """Number of tokens cut off by ``max_length`` and the other limits, including those of removed sequences."""
     truncated: int
     """Number of sequences that ``max_length`` cut."""
     breaks: tuple[Break, ...]
-    """The steps, after the first, that began a new sequence instead of extending one."""
+    """Steps after the first that began a new sequence instead of extending one."""
     masked: dict[str, int] = field(default_factory=dict)
-    """Number of sampled tokens that ``on_drift="mask"`` took from the completions in the sequences, by the id of the
-    step that sampled them: where they stood, there are ids of the next prompt, with mask 0."""
+    """Number of sampled tokens that ``on_drift="mask"`` replaced with ids of the next prompt (mask 0), by the id of the
+    step that sampled them."""
     constrained: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Ids of the steps in the sequences that were sampled under a grammar, by its kind: ``required tool``, ... Ratios
-    of their logprobs to those of a trainer's own forward pass are not 1."""
+    """Ids of the sequences' steps that were sampled under a grammar, by kind of grammar: ``required tool``, ... Their
+    logprobs differ from those of a trainer's own forward pass."""
     constrained_tokens: int = 0
-    """Tokens with mask 1 of these steps."""
+    """Number of these steps' tokens with mask 1."""
     tokens_with: dict[str, int] = field(default_factory=dict)
     """Number of tokens in all sequences that have an extra, by the field of ``Sequence``: ``routed_experts``,
-    ``sampling_mask``, ... A field that no token has is not in it."""
+    ``sampling_mask``, ... Fields that no token has are absent."""
     extras_left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Ids of steps whose extras are not in their sequence, by field and reason: ``routed_experts: shapes differ``,
+    """Ids of steps whose extras are missing in their sequence, by field and reason: ``routed_experts: shapes differ``,
     ``sampling_mask: missing in another step``, ``top_tokens: not aligned``."""
 
     @property
     def drift(self) -> tuple[Drift, ...]:
-        """The breaks whose prompts repeat an earlier completion in other ids."""
+        """The breaks at which a prompt repeats an earlier completion in other ids."""
         return tuple(drift for one in self.breaks if (drift := one.drift) is not None)
 
     @property
@@ -231,7 +231,7 @@ class SequenceReport:
 
 
 class Sequences(list[Sequence]):
-    """A list of sequences, in the order in which their first steps began; ``report`` covers all steps."""
+    """A list of sequences, in the order in which their first steps began. ``report`` covers all steps."""
 
     def __init__(self, rows: Iterable[Sequence], report: SequenceReport) -> None:
         super().__init__(rows)

@@ -1,4 +1,4 @@
-"""Takes a trainer's numbers of rows back to the steps that the rows were made of: ``trainer_report``."""
+"""Assigns a trainer's numbers for rows to the steps that the rows were made of: ``trainer_report``."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def trainer_report(
     reference_logprobs: Iterable[Any] | None = None,
     loss_weights: Iterable[Any] | None = None,
 ) -> None:
-    """Notes what a trainer computed for the rows of recorded trajectories, as ``Step.trainer_logprobs`` and so on.
+    """Notes a trainer's numbers for rows of recorded trajectories, as ``Step.trainer_logprobs`` and so on.
 
-    Each of the four has one list, array or tensor a row, in the rows' order, without padding. It has one number for
-    each token of the row; or for each token from the first sampled one on (a response); or for each sampled token. A
-    number belongs to the token at its place: logits that a trainer has shifted by one are shifted back beforehand.
-    Numbers of tokens that were not sampled are passed over. Of a completion that a row was cut inside, the first
-    tokens get their numbers and the others NaN. A later report wins, array by array.
+    Each of the four arguments has one list, array or tensor per row, in the order of the rows, without padding. It has
+    one number for each token of the row, or for each token from the first sampled one on (a response), or for each
+    sampled token. A number belongs to the token at its position: if a trainer shifts by one, shift its numbers back
+    first. Numbers for tokens that were not sampled are ignored. If a row was cut inside a completion, the remaining
+    tokens of that completion get NaN. A later report wins, array by array.
 
     Args:
-        path: of the file that the rows were read from, or of its folder.
-        rows: of ``Trajectory.sequences()``; or mappings with the ``trajectory_id``, ``step_ids``, ``spans`` and
-            ``token_ids`` of one.
+        path: path of the file that the rows were read from, or of its folder.
+        rows: rows from ``Trajectory.sequences()``, or mappings with their ``trajectory_id``, ``step_ids``, ``spans``
+            and ``token_ids``.
         logprobs: natural logarithm: the trainer's own logprob of each token.
-        entropy: nats: of the trainer's distribution at each token.
-        reference_logprobs: natural logarithm: logprob of each token by the reference model.
+        entropy: nats: entropy of the trainer's distribution at each token.
+        reference_logprobs: natural logarithm: the reference model's logprob of each token.
         loss_weights: weight of each token in the loss.
 
     Raises:
-        TypeError, ValueError: a row has no ids of its steps, nothing is given, or numbers do not fit their row. Or the
-            file has not the row's trajectory or steps, or fewer tokens of one. Nothing is noted then.
-        FileNotFoundError, WriteError, OSError: as ``rt.annotate``.
+        TypeError, ValueError: a row has no step ids, no numbers are given, or numbers do not fit their row; or the file
+            lacks the row's trajectory or steps, or has fewer tokens in one. Nothing is noted then.
+        FileNotFoundError, WriteError, OSError: as for ``rt.annotate``.
     """
     names = dict(zip(TRAINER_VALUES, (logprobs, entropy, reference_logprobs, loss_weights), strict=True))
     report_rows(path, rows, names)
@@ -59,7 +59,7 @@ def report_rows(
     *,
     is_known: bool = False,
 ) -> None:
-    """As ``trainer_report``, with the numbers by the names of ``TRAINER_VALUES``.
+    """Does what ``trainer_report`` does, with the numbers by the names of ``TRAINER_VALUES``.
 
     Args:
         is_known: the rows are of this file: it is not read to compare them.

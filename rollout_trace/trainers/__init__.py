@@ -1,4 +1,4 @@
-"""Adapters: an agent, recorded, where a trainer takes its rollouts from.
+"""Adapters that let trainers take their rollouts from a recorded agent.
 
-Public: the modules that have a trainer's name. ``feed``, ``id_server`` and ``served`` are internal.
+Public: the modules named after a trainer. ``feed``, ``id_server`` and ``served`` are internal.
 """

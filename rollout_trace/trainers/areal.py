@@ -1,4 +1,4 @@
-"""AReaL: an agent as a workflow: AReaL 1.0, ``areal/api/workflow_api.py``."""
+"""Runs an agent as a workflow of AReaL 1.0 (``areal/api/workflow_api.py``)."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ def workflow(
     base_url: str | None = None,
     **options: Unpack[RolloutOptions],
 ) -> RolloutWorkflow:
-    """Makes the workflow of an agent, for ``rollout_batch``, ``prepare_batch`` and ``submit`` of AReaL's engines.
+    """Makes a workflow that runs an agent, for ``rollout_batch``, ``prepare_batch`` and ``submit`` of AReaL's engines.
 
-    The agent's task is a dict: the item of the dataset. ``task.base_url`` is the inference server's address, each of
-    the engine's in turn. ``policy_version`` of each step is the engine's version when its call began.
+    The agent's task is a dict: the item of the dataset. ``task.base_url`` is the address of an inference server; the
+    engine's servers take turns. ``policy_version`` of each step is the engine's version when its call began.
 
-    A run that failed, has no reward, or from which nothing was sampled with ids and logprobs, is a row with the loss
-    mask 0, so that nothing is learnt from it; its reward, or 0.0, is in the baseline of its group. ``report`` of the
-    workflow counts these. AReaL takes each ``group_size`` rows that follow each other for a group: one left out would
-    shift all that come after it. Where all runs of an item are lost, AReaL is told so, and takes none of them.
+    A run that failed, has no reward, or has no sampled ids with logprobs becomes a row with loss mask 0, so that it
+    does not train; its reward, or 0.0, counts in its group's baseline. The workflow's ``report`` counts such runs.
+    Every ``group_size`` consecutive rows are a group for AReaL, so leaving one out would shift all later ones. If all
+    runs of an item are lost, AReaL is told so and takes none of them.
 
-    ``group_id`` is the item's ``id`` or ``query_id``, else made of its content.
+    ``group_id`` is the item's ``id`` or ``query_id``, otherwise derived from its content.
 
     Args:
         agent: as for ``rt.rollouts``.
         reward: as for ``rt.rollouts``.
-        output: a new file, folder or address for the rollouts; None: they are not kept.
-        in_flight: most rollouts at the same time; AReaL's own limit is lower.
-        several: for a run with several rows, those of its drift, forks and sub-agents. ``longest``: its own row with
-            the most sampled tokens; the others are counted in ``report``. ``all``: each is a row with the run's reward,
-            for trainers whose reward and advantages are not normalised by groups.
-        base_url: address of the model, which ends with ``/v1``; None: those of the engine.
+        output: a new file, folder or address for the rollouts; None: rollouts are not kept.
+        in_flight: maximum number of simultaneous rollouts; AReaL's own limit is lower.
+        several: what to do with a run that has several rows, from drift, forks and sub-agents. ``longest``: use its own
+            row with the most sampled tokens, and count the others in ``report``. ``all``: each becomes a row with the
+            run's reward, for trainers that do not normalise rewards and advantages by group.
+        base_url: address of the model, ending with ``/v1``; None: the engine's addresses.
         options: the other arguments of ``rt.rollouts``; ``engine`` is ``vllm``.
 
     Raises:
         ImportError: AReaL is not installed.
-        TypeError, ValueError, OSError: an argument is wrong; before any rollout.
+        TypeError, ValueError, OSError: an argument is wrong. Raised before any rollout.
     """
     if several not in ("longest", "all"):
         raise ValueError(f"several is {brief(several)}; give 'longest' or 'all'.")
@@ -79,16 +79,16 @@ def workflow(
     served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)
     turns = itertools.count()
     running: dict[int, list[asyncio.Future[bool]]] = {}
-    """Of each item, by its ``id()``: whether something was sampled in each run of it."""
+    """For each item, by its ``id()``: whether each of its runs sampled something."""
 
     class AgentWorkflow(RolloutWorkflow):  # type: ignore[misc]
         """Runs an agent of this process, recorded."""
 
         report = ExportReport()
-        """What AReaL has no place for, over all episodes."""
+        """Counts of what AReaL has no place for, over all episodes."""
 
         async def arun_episode(self, engine: Any, data: Mapping[str, Any]) -> dict[str, Any] | None:
-            """The rows of one run, [rows, length]; None where it is lost, and with it all of the item that run now."""
+            """Returns the rows of one run, [rows, length]; None if all of the item's current runs are lost."""
             engines[:] = [engine]
             key = str(next((data[name] for name in ("id", "query_id") if name in data), digest(data, lenient=True)))
             address = base_url or f"http://{engine.addresses[next(turns) % len(engine.addresses)]}/v1"
@@ -111,7 +111,7 @@ def workflow(
             return found
 
         async def aclose(self) -> None:
-            """Cuts the rollouts that run, and waits until all is written; the end of AReaL's loop does the same."""
+            """Cancels running rollouts and waits until everything is written. The end of AReaL's loop does the same."""
             await served.aclose()
 
     return AgentWorkflow()

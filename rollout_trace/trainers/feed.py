@@ -17,13 +17,13 @@ _ENDED = "the rollouts have ended: nothing more can be asked for."
 
 
 class Feed:
-    """A stream that is fed with tasks. It is asked either plainly, by one thread, or async, by any number of callers.
+    """A stream of rollouts that is fed with tasks: sync for one thread, or async for any number of callers.
 
     Args:
         agent: as for ``rt.rollouts``.
         name: as for ``rt.rollouts``.
-        options: the other arguments of ``rt.rollouts``. An output that holds something is refused: a trainer that goes
-            on from a checkpoint makes its rollouts anew. Without ``limits`` no number of failures ends them.
+        options: the other arguments of ``rt.rollouts``. An output that is not empty is rejected: a trainer that resumes
+            from a checkpoint makes its rollouts again. Without ``limits``, failures do not end the stream.
 
     Raises:
         TypeError, ValueError, OSError, ImportError: as ``rt.rollouts``.
@@ -43,7 +43,7 @@ class Feed:
         self._groups = rollouts(agent, self._tasks, name=name, resume=False, **options)
 
     def make(self, tasks: Sequence[Any], samples: int) -> list[Group]:
-        """The groups of tasks, in their order, each of so many rollouts.
+        """Makes the groups of the tasks, in their order, each with the given number of rollouts.
 
         Raises:
             RuntimeError: a rollout has no trajectory; or the rollouts have ended.
@@ -59,7 +59,7 @@ class Feed:
         return [_whole(found[one], samples) for one in wanted]
 
     async def amake(self, tasks: Sequence[Any], samples: int) -> list[Group]:
-        """As ``make``, in an event loop; several may wait at once, none of them for the groups of another."""
+        """Does what ``make`` does, in an event loop. Several callers may wait at once, independently of each other."""
         loop = asyncio.get_running_loop()
         wanted = [self._wanted.setdefault(self._put(task, samples), loop.create_future()) for task in tasks]
         if self._pump is None or self._pump.done():
@@ -94,11 +94,11 @@ class Feed:
         return str(group.id).removeprefix(self._before)
 
     def close(self) -> None:
-        """Cuts the rollouts that run, and waits until all is written: of those that are asked plainly."""
+        """Cancels running rollouts and waits until everything is written, after sync use."""
         self._groups.close()
 
     async def aclose(self) -> None:
-        """As ``close``, of those that are asked async."""
+        """Does what ``close`` does, after async use."""
         await self._groups.aclose()
 
 

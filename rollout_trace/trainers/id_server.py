@@ -1,4 +1,4 @@
-"""A chat endpoint on 127.0.0.1 over a policy that takes ids and gives ids, for an agent's own client."""
+"""A chat endpoint on 127.0.0.1 for an agent's own client, in front of a policy that takes and returns ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLING = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos",
      "presence_penalty", "frequency_penalty", "repetition_penalty"}
 )  # fmt: skip
-"""Fields of a request that are sampling parameters of the engines."""
+"""Request fields that are sampling parameters of the engines."""
 _TAKEN = SAMPLING | {
     "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "max_tokens", "max_completion_tokens", "n",
     "stream", "stream_options", "logprobs", "return_token_ids", "return_weight_versions", "kv_transfer_params", "user",
@@ -31,16 +31,16 @@ _LOOK = 0.2
 
 
 class Answer(NamedTuple):
-    """What the policy sampled."""
+    """An answer sampled by the policy."""
 
     ids: Sequence[int]
     logprobs: Sequence[float] | None
-    """One of each id; None where they were not asked for."""
+    """One logprob for each id; None if they were not requested."""
     message: Mapping[str, Any]
-    """``content``, and ``tool_calls`` where it made some."""
+    """The message: ``content``, and ``tool_calls`` if there are any."""
     finish_reason: str
     version: int | str | None = None
-    """Of the weights."""
+    """Version of the weights."""
     experts: Any = None
     """Experts of prompt and answer [positions, layers, k], as lists."""
 
@@ -49,19 +49,19 @@ class Policy(Protocol):
     """The policy of one run."""
 
     def render(self, request: Mapping[str, Any], *, is_open: bool) -> list[int]:
-        """The ids of a request's messages; ``is_open``: with the beginning of an answer."""
+        """Returns the ids of a request's messages; with ``is_open``, followed by the beginning of an answer."""
 
     def sample(self, request: Mapping[str, Any], prompt: list[int]) -> Future[Answer]:
-        """Begins to sample an answer. Raises ValueError where the request cannot be served."""
+        """Starts sampling an answer. Raises ValueError if the request cannot be served."""
 
 
 class IdServer(LoopbackServer):
     """Answers ``/RUN/v1/chat/completions`` and ``/RUN/tokenize`` as vLLM does, each run by its own policy.
 
-    ``close`` waits for the answers in flight: call it in no event loop that a policy samples in.
+    ``close`` waits for answers in flight: do not call it in an event loop in which a policy samples.
 
     Args:
-        policy_of: returns the policy of the run with this name, or None where there is no such run. Names are secrets.
+        policy_of: returns the policy of the run with this name, or None if there is no such run. Names are secret.
     """
 
     keeps_requests = False
@@ -71,7 +71,7 @@ class IdServer(LoopbackServer):
         self._policy_of = policy_of
 
     def respond(self, record: RequestRecord) -> Response:
-        """The answer to a request; an error of our own where there is none. No client sends such a request again."""
+        """Returns the answer to a request, or an error of our own, which clients do not retry."""
         try:
             return self.answer(record)
         except ConnectionCut:
@@ -157,7 +157,7 @@ def _events(request: Mapping[str, Any], prompt: Sequence[int], answers: Sequence
 
 
 def _tokens(request: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
-    """What a choice has beside its message."""
+    """Returns what a choice has besides its message."""
     found: dict[str, Any] = {"finish_reason": answer.finish_reason, "logprobs": None}
     if request.get("logprobs") and answer.logprobs is not None:
         named = zip(answer.ids, answer.logprobs, strict=True)

@@ -1,4 +1,4 @@
-"""NeMo-Gym: an agent as an agent server: NeMo-Gym 0.7, ``nemo_gym/base_responses_api_agent.py``."""
+"""Runs an agent as an agent server of NeMo-Gym 0.7 (``nemo_gym/base_responses_api_agent.py``)."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,25 +32,26 @@ def agent_server(
     in_flight: int = 256,
     **options: "Unpack[RolloutOptions]",
 ) -> "type[SimpleResponsesAPIAgent]":
-    """Makes the class of a server that runs an agent, for ``SERVER.run_webserver()`` in the server's ``app.py``.
+    """Makes a server class that runs an agent, for ``SERVER.run_webserver()`` in the server's ``app.py``.
 
     The agent's task is a dict: the row of the dataset, with its ``responses_create_params``. ``task.base_url`` is the
-    model server of the configuration, whose chat completions have the ids with ``return_token_id_information``;
-    ``task.model`` is a name for it. The configuration is as of NeMo-Gym's own agents: ``model_server``, and
-    ``resources_server``, which verifies the runs; without one the reward is that of ``reward``.
+    configured model server, whose chat completions include ids with ``return_token_id_information``; ``task.model`` is
+    the model's name. The configuration is that of NeMo-Gym's own agents: ``model_server``, and ``resources_server``,
+    which verifies the runs. Without a ``resources_server``, ``reward`` gives the reward.
 
-    NeMo-Gym takes one row a run: the one with the most sampled tokens of its own. The others, and what was opened
-    inside the run, are counted in ``report`` of the class. A run that failed, or from which nothing was sampled with
-    ids, is not verified: its response is what there is of it, its reward that of ``reward`` or 0.0, and ``mask_sample``
-    is True with ``failure_kind`` and ``failure_reason``.
+    NeMo-Gym takes one row per run: the run's own row with the most sampled tokens. Other rows, and trajectories opened
+    inside the run, are counted in the class's ``report``. A run that failed, or has no sampled ids, is not verified:
+    its response is the part that exists, its reward is that of ``reward`` or 0.0, and ``mask_sample`` is True, with
+    ``failure_kind`` and ``failure_reason``.
 
-    ``group_id`` is NeMo-Gym's index of the task, else made of the row; ``metadata["nemo_gym"]`` has its indexes.
+    ``group_id`` is NeMo-Gym's index of the task, otherwise derived from the row; ``metadata["nemo_gym"]`` has its
+    indexes.
 
     Args:
         agent: as for ``rt.rollouts``.
         reward: as for ``rt.rollouts``.
-        output: a new file, folder or address for the rollouts; None: they are not kept.
-        in_flight: most rollouts at the same time; NeMo-Gym's own limit is lower.
+        output: a new file, folder or address for the rollouts; None: rollouts are not kept.
+        in_flight: maximum number of simultaneous rollouts; NeMo-Gym's own limit is lower.
         options: the other arguments of ``rt.rollouts``.
 
     Raises:
@@ -88,14 +89,14 @@ def agent_server(
         config: AgentServerConfig
 
         async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
-            """The response of a run that nobody verifies."""
+            """Returns the response of a run that is not verified."""
             row = await self._row({"responses_create_params": body.model_dump(mode="json", exclude_unset=True)}, None)
             if row["mask_sample"]:
                 raise HTTPException(500, row["failure_reason"])
             return NeMoGymResponse.model_validate(row["response"])
 
         async def run(self, request: Request, body: RunRequest) -> VerifyResponse:
-            """Makes a rollout, and has it verified."""
+            """Makes a rollout and lets the resources server verify it."""
             fields, cookies = body.model_dump(mode="json", exclude_unset=True), request.cookies
             if self.config.resources_server is not None:
                 seeded = await self._post("/seed_session", fields, cookies)
@@ -129,7 +130,7 @@ def agent_server(
 
 
 def _row_of(group: "Group", report: ExportReport, *, is_verified: bool) -> dict[str, Any]:
-    """What NeMo-Gym is given of a run, before it is verified."""
+    """Returns the row of a run for NeMo-Gym, before it is verified."""
     (run,) = group.trajectories
     report.drop("trajectories inside another", len(group.inside))
     # The export leaves out what has no reward, which a resources server gives later.
@@ -160,5 +161,5 @@ def _failure(reason: str) -> dict[str, Any]:
 
 
 def _sampled(row: dict[str, Any]) -> int:
-    """How many tokens were sampled in a row."""
+    """Returns the number of sampled tokens in a row."""
     return sum(len(item.get("generation_token_ids", ())) for item in row["response"]["output"])

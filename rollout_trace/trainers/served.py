@@ -1,4 +1,4 @@
-"""An agent for trainers that ask for one rollout at a time, and say with each where its model answers."""
+"""Runs an agent for trainers that ask for one rollout at a time and give each its model's address."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "max_lag"})
-"""Arguments of ``rt.rollouts`` whose place the trainer takes."""
+"""Arguments of ``rt.rollouts`` that the trainer sets itself."""
 _TOKEN = secrets.token_hex(4)
 
 
 def own_key(key: str) -> str:
-    """The id of a task in this process. Another one may make runs of the same task, and count them from 0, too."""
+    """Returns a task id unique to this process: others may also run the same task and count its runs from 0."""
     return f"{_TOKEN}-{os.getpid()}/{key}"
 
 
 def scored(one: Trajectory, run: Trajectory) -> Trajectory:
-    """The trajectory with the reward of its run where it has none: a sub-agent is trained on with that."""
+    """Returns the trajectory, with its run's reward if it has none: sub-agents are trained on the run's reward."""
     return one if one.reward is not None else replace(one, reward=run.reward)
 
 
 def longest(rows: Sequence[R], sampled: Callable[[R], int], report: ExportReport) -> R | None:
-    """The row with the most sampled tokens; None where there is no row. The others are counted in ``report``."""
+    """Returns the row with the most sampled tokens, None without rows, and counts the others in ``report``."""
     report.drop("rows left out: of other sequences", len(rows[1:]))
     return max(rows, key=sampled, default=None)
 
 
 class ServedTask(dict[str, Any]):
-    """What the agent is called with: a dict of the trainer's fields, which is recorded, and attributes, which are not.
+    """The agent's argument: a dict of the trainer's fields, which are recorded, with attributes, which are not.
 
     ``AsyncOpenAI(base_url=task.base_url, api_key=task.api_key)`` is a client of the model, ``task.model`` its name.
 
     Args:
-        fields: what the trainer says of the task.
-        base_url: address of the model, as OpenAI's clients take it: it ends with ``/v1``.
-        api_key: the key for it. It may be of this rollout alone: make a client in each.
+        fields: the trainer's fields of the task.
+        base_url: address of the model for OpenAI's clients, ending with ``/v1``.
+        api_key: key for the address. It may be valid for this rollout only, so make a new client in each rollout.
         model: name of the model.
         group: ``group_id`` of the run.
-        known: what is noted in ``metadata`` of the run.
+        known: entries for the run's ``metadata``.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class ServedTask(dict[str, Any]):
         self.is_cut = False
         """Whether the trainer has given the rollout up."""
         self.running: asyncio.Task[Any] | None = None
-        """What runs its agent, where that can be cut: a coroutine, in this process."""
+        """The task that runs the agent, if it can be cancelled: a coroutine in this process."""
 
     def cut(self) -> None:
-        """Ends its agent, where that can be, or keeps it from beginning."""
+        """Cancels the agent, if possible, or keeps it from starting."""
         self.is_cut = True
         if self.running is not None:
             self.running.cancel()
@@ -90,10 +90,10 @@ def _own(value: Any) -> Any:
 
 
 class ServedAgent(Agent):
-    """An agent of such tasks."""
+    """Wraps the user's agent so that it takes such tasks."""
 
     def own_task(self, task: Any) -> Any:
-        """A copy of the fields, with the attributes of the task itself: who cuts that one cuts this one."""
+        """Returns a copy of the fields that shares the task's attributes: cutting the task also cuts the copy."""
         kind: Any = type(task)
         own = kind.__new__(kind)
         own.update({name: _own(value) for name, value in task.items()})
@@ -101,7 +101,7 @@ class ServedAgent(Agent):
         return own
 
     def call(self, task: ServedTask, rollout: Any) -> Any:
-        """Calls the user's function, in a run with the group of the task and what is known of it.
+        """Calls the user's function in a run that has the task's group and metadata.
 
         Raises:
             RuntimeError: the trainer has given the rollout up.
@@ -119,14 +119,14 @@ class ServedAgent(Agent):
 
 
 class Served:
-    """Makes rollouts of an agent one by one. Arguments as of ``Feed``."""
+    """Makes rollouts of an agent one at a time. Takes the arguments of ``Feed``."""
 
     def __init__(self, agent: Any, **options: Any) -> None:
         self._feed = Feed(agent_of(agent, ServedAgent), **options)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def make(self, key: str, task: ServedTask, samples: int = 1) -> Group:
-        """The rollouts of a task, whose id ends with ``key``. Where the caller is cancelled, its agent is cut.
+        """Makes the rollouts of a task, whose id ends with ``key``. Cancelling the caller cancels the agent.
 
         Raises:
             RuntimeError: a rollout has no trajectory; the rollouts have ended; or they began in another event loop.
@@ -143,5 +143,5 @@ class Served:
         return group
 
     async def aclose(self) -> None:
-        """Cuts the rollouts that run, and waits until all is written."""
+        """Cancels running rollouts and waits until everything is written."""
         await self._feed.aclose()

@@ -1,4 +1,4 @@
-"""SkyRL: an agent as the generator of its trainers: SkyRL 0.4, ``skyrl/train/generators/base.py``."""
+"""Runs an agent as the generator of SkyRL 0.4's trainers (``skyrl/train/generators/base.py``)."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ if TYPE_CHECKING:
 
 
 class Generator:
-    """What ``get_generator`` of SkyRL's experiment returns: its ``generate`` runs an agent for each prompt.
+    """A generator for ``get_generator`` of a SkyRL experiment: ``generate`` runs an agent for each prompt.
 
-    The agent's task is a dict: the dataset's row, which is ``prompt``, ``env_class`` and the other columns, and the
-    trainer's ``sampling_params``. Its model is SkyRL's HTTP endpoint. What it does is recorded; SkyRL gets the sampled
-    ids with their logprobs, and the rewards.
+    The agent's task is a dict: the dataset's row (``prompt``, ``env_class`` and the other columns) and the trainer's
+    ``sampling_params``. The agent's model is SkyRL's HTTP endpoint. The runs are recorded, and SkyRL gets the sampled
+    ids with logprobs, and the rewards.
 
-    ``group_id`` of a run is SkyRL's ``instance_id``, in an evaluation ``eval/`` and it; ``#2`` when it comes again.
+    A run's ``group_id`` is SkyRL's ``instance_id``, prefixed with ``eval/`` in an evaluation, and followed by ``#2``
+    when it comes again.
 
     Args:
         agent: as for ``rt.rollouts``.
         reward: as for ``rt.rollouts``.
-        output: a new file, folder or address for the rollouts; None: they are not kept.
-        in_flight: rollouts at the same time.
-        step_wise_trajectories: the value of SkyRL's setting of this name. True: a run may have several rows, those of
-            its drift and forks, and of what was opened inside it, which have the run's advantage. False: a run has one
-            row, the one with the most sampled tokens of its own; the others are counted in ``report``.
-        failed: for a run that failed, has no reward, or from which nothing was sampled. ``mask``: its row has a loss
-            mask of 0; its reward, or 0.0, is in the baseline of its group. ``mask_group``: so are all of its group.
+        output: a new file, folder or address for the rollouts; None: rollouts are not kept.
+        in_flight: number of simultaneous rollouts.
+        step_wise_trajectories: the value of SkyRL's setting of this name. True: a run may have several rows, from
+            drift, forks and trajectories opened inside it, which share the run's advantage. False: a run has one row,
+            its own with the most sampled tokens; the others are counted in ``report``.
+        failed: what to do with a run that failed, has no reward, or sampled nothing. ``mask``: its row has loss mask 0,
+            and its reward, or 0.0, counts in its group's baseline. ``mask_group``: all rows of its group have loss mask
+            0.
         policy_version: as for ``rt.rollouts``. None: the number of steps that the trainer had finished when it last
-            asked for rollouts. Where weights change during rollouts, give a function, such as
-            ``lambda: inference_engine_client.weight_version``.
+            asked for rollouts. If weights change during rollouts, pass a function, such as ``lambda:
+            inference_engine_client.weight_version``.
         options: the other arguments of ``rt.rollouts``; ``engine`` is ``vllm``.
 
     Raises:
-        TypeError, ValueError, OSError, ImportError: an argument is wrong; before any rollout.
+        TypeError, ValueError, OSError, ImportError: an argument is wrong. Raised before any rollout.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Generator:
         if failed not in ("mask", "mask_group"):
             raise ValueError(f"failed={failed!r}: expected 'mask' or 'mask_group'.")
         self.report = ExportReport()
-        """What SkyRL has no place for, over all batches."""
+        """Counts of what SkyRL has no place for, over all batches."""
         self._finished = 0
         self._is_step_wise = step_wise_trajectories
         self._failed: Literal["mask", "mask_group"] = failed
@@ -73,7 +75,7 @@ class Generator:
         self._feed = Feed(agent, reward=reward, output=output, in_flight=in_flight, order="ready", **given)
 
     async def generate(self, input_batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The ``GeneratorOutput`` of a ``GeneratorInput``, in its order.
+        """Returns the ``GeneratorOutput`` for a ``GeneratorInput``, in its order.
 
         Raises:
             ValueError: the input has no ``trajectory_ids``.
@@ -97,7 +99,7 @@ class Generator:
         return {**output, "trajectory_ids": found}
 
     async def aclose(self) -> None:
-        """Cuts the rollouts that run, and waits until all is written; the end of the trainer's loop does the same."""
+        """Cancels running rollouts and waits until all is written. The end of the trainer's loop does the same."""
         await self._feed.aclose()
 
     def _exported(self, groups: list[Group]) -> dict[str, Any]:

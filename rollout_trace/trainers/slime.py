@@ -1,4 +1,4 @@
-"""slime and Miles: an agent as their generate function: slime 624b824a, ``slime/rollout/sglang_rollout.py``."""
+"""Runs an agent as the generate function of slime (624b824a, ``slime/rollout/sglang_rollout.py``) and Miles."""
 
 from __future__ import annotations
 
@@ -39,35 +39,34 @@ def generate_function(
     policy_version: int | str | Callable[[], int | str] | None = None,
     **options: Unpack[RolloutOptions],
 ) -> Generate:
-    """Makes the function that slime and Miles call for each sample, of an agent.
+    """Makes the function that slime and Miles call for each sample, from an agent.
 
     The agent's task is a dict: ``prompt``, ``label`` and ``metadata`` of the sample, the trainer's ``sampling_params``,
     and ``evaluation``. ``task.base_url`` is the trainer's SGLang router. The sample gets the ids, the loss mask, the
-    logprobs, the reward, ``response``, which is the run's last answer, and in its ``metadata`` what ``export.slime``
-    has there.
+    logprobs, the reward, the run's last answer as ``response``, and the ``metadata`` that ``export.slime`` writes.
 
-    A run that failed, that has no reward though ``reward`` is given, or from which nothing was sampled with ids and
-    logprobs, has the status ``failed`` and ``remove_sample``, so that nothing is learnt from it; its reward, or 0.0, is
-    in the baseline of its group. One that the engine broke off is ``aborted``, which the trainer makes anew.
+    A run that failed, has no reward although ``reward`` is given, or has no sampled ids with logprobs gets the status
+    ``failed`` and ``remove_sample``, so that it does not train; its reward, or 0.0, counts in its group's baseline. A
+    run that the engine aborted is ``aborted``, and the trainer repeats it.
 
     Args:
         agent: as for ``rt.rollouts``.
-        reward: as for ``rt.rollouts``. None: the trainer's own reward model is asked, for a run that went well.
-        output: a new file, folder or address for the rollouts; None: they are not kept.
-        in_flight: most rollouts at the same time; the trainer's own limit is lower.
-        several: for a run with several rows, those of its drift, forks and sub-agents. ``longest``: its own row with
-            the most sampled tokens; the others are counted in ``report``. ``all``: each is a sample with the run's
-            reward and one ``rollout_id``; slime then normalises rewards over the whole batch, not over groups.
-        base_url: address of the model, which ends with ``/v1``; None: that of the router in the trainer's arguments.
-        policy_version: as for ``rt.rollouts``; the engine's own versions come first.
+        reward: as for ``rt.rollouts``. None: the trainer's own reward model scores each successful run.
+        output: a new file, folder or address for the rollouts; None: rollouts are not kept.
+        in_flight: maximum number of simultaneous rollouts; the trainer's own limit is lower.
+        several: what to do with a run that has several rows, from drift, forks and sub-agents. ``longest``: use its own
+            row with the most sampled tokens, and count the others in ``report``. ``all``: each becomes a sample with
+            the run's reward and ``rollout_id``; slime then normalises rewards over the whole batch, not over groups.
+        base_url: address of the model, ending with ``/v1``; None: the router's address in the trainer's arguments.
+        policy_version: as for ``rt.rollouts``; the engine's own versions take precedence.
         options: the other arguments of ``rt.rollouts``; ``engine`` is ``sglang``.
 
     Returns:
-        The function. ``group_id`` of a run is the sample's ``group_index``, in an evaluation ``eval/`` and its
+        The function. A run's ``group_id`` is the sample's ``group_index``, or in an evaluation ``eval/`` and its
         ``index``; ``metadata["slime"]`` has its ``index``.
 
     Raises:
-        TypeError, ValueError, OSError, ImportError: an argument is wrong; before any rollout.
+        TypeError, ValueError, OSError, ImportError: an argument is wrong. Raised before any rollout.
     """
     if several not in ("longest", "all"):
         raise ValueError(f"several is {brief(several)}; give 'longest' or 'all'.")
@@ -81,13 +80,13 @@ def generate_function(
 
 
 class Generate:
-    """What ``generate_function`` makes."""
+    """The result of ``generate_function``."""
 
     def __init__(
         self, served: Served, several: Literal["longest", "all"], base_url: str | None, *, is_scored: bool
     ) -> None:
         self.report = ExportReport()
-        """What the trainer has no place for, over all samples."""
+        """Counts of what the trainer has no place for, over all samples."""
         self._served = served
         self._several = several
         self._base_url = base_url
@@ -96,7 +95,7 @@ class Generate:
     async def __call__(
         self, args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
     ) -> Any:
-        """The sample, filled; a list of samples where a run has several rows and all of them are wanted."""
+        """Returns the sample, filled in; with ``several="all"``, a list of samples if a run has several rows."""
         fields = {"prompt": sample.prompt, "label": sample.label, "metadata": sample.metadata}
         key = f"eval/{sample.index}" if evaluation or sample.group_index is None else str(sample.group_index)
         address = self._base_url or f"http://{args.sglang_router_ip}:{args.sglang_router_port}/v1"
@@ -158,7 +157,7 @@ class Generate:
         return sample
 
     async def aclose(self) -> None:
-        """Cuts the rollouts that run, and waits until all is written; the end of the trainer's loop does the same."""
+        """Cancels running rollouts and waits until all is written. The end of the trainer's loop does the same."""
         await self._served.aclose()
 
 

@@ -1,4 +1,4 @@
-"""Tinker: groups of rollouts as the data of its training client: tinker 0.38, ``tinker.Datum``."""
+"""Converts groups of rollouts into data for Tinker's training client (tinker 0.38, ``tinker.Datum``)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def data(
     report: ExportReport | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Makes what ``TrainingClient.forward_backward`` takes of groups, such as ``rt.rollouts`` gives: a ``Datum`` a row.
+    """Converts groups, such as those of ``rt.rollouts``, to ``Datum`` rows for ``TrainingClient.forward_backward``.
 
-    A row of samples of Tinker's, which ``rt.wrap_tinker`` recorded, has its provenance (``Datum.with_provenance``). A
-    run may have several rows: those of its drift and forks, and of what was opened inside it. Advantages that compare
-    runs (``grpo``, ``leave_one_out``) leave out one without a reward; a run that failed and has one is compared, too.
+    A row whose samples ``rt.wrap_tinker`` recorded has its provenance (``Datum.with_provenance``). A run may have
+    several rows, from drift, forks and trajectories opened inside it. Advantages that compare runs (``grpo``,
+    ``leave_one_out``) leave out runs without a reward; a failed run with a reward is compared too.
 
     Args:
-        groups: one group, or several; all runs of a group are in it.
+        groups: one group, or several, each with all its runs.
         advantages, report, options: as for ``rollout_trace.export.tinker``.
 
     Raises:
         ImportError: tinker cannot be imported.
-        TypeError, ValueError: as ``rollout_trace.export.tinker``.
+        TypeError, ValueError: as for ``rollout_trace.export.tinker``.
     """
     try:
         from tinker import Datum, ModelInput

@@ -1,4 +1,4 @@
-"""TRL: an agent as the ``rollout_func`` of ``trl.GRPOTrainer``: TRL 1.16, ``trl/trainer/grpo_trainer.py``."""
+"""Runs an agent as the ``rollout_func`` of TRL 1.16's ``GRPOTrainer`` (``trl/trainer/grpo_trainer.py``)."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def rollout_func(
     several: Literal["raise", "longest"] = "longest",
     **options: Unpack[RolloutOptions],
 ) -> RolloutFunc:
-    """Makes the ``rollout_func`` of ``trl.GRPOTrainer`` of an agent, which is run ``num_generations`` times a prompt.
+    """Makes a ``rollout_func`` for ``trl.GRPOTrainer`` from an agent, which runs ``num_generations`` times per prompt.
 
-    The agent's task is the prompt, as it is in the dataset. Its model is the server that TRL sends the weights to. What
-    it does is recorded; TRL gets the sampled ids with their logprobs, and the rewards. Give ``recorded_reward`` to the
-    trainer as its reward function. What the trainer computes for them comes back by ``trainer.note`` of the function.
+    The agent's task is the prompt, as in the dataset. Its model is the server to which TRL sends the weights. The runs
+    are recorded, and TRL gets the sampled ids with logprobs, and the rewards. Pass ``recorded_reward`` to the trainer
+    as its reward function. To note the numbers that the trainer computes, call the function's ``trainer.note``.
 
     Args:
         agent: as for ``rt.rollouts``.
         reward: as for ``rt.rollouts``; its ``task`` is the prompt.
-        output: a new file, folder or address for the rollouts; None: they are not kept.
-        in_flight: rollouts at the same time.
-        several: for a run with several rows (drift, sub-conversations), of which TRL takes one: ``longest``: the one
-            with the most sampled tokens; ``raise``.
+        output: a new file, folder or address for the rollouts; None: rollouts are not kept.
+        in_flight: number of simultaneous rollouts.
+        several: what to do with a run that has several rows (drift, sub-conversations), since TRL takes one:
+            ``longest``: use the one with the most sampled tokens; ``raise``: raise an error.
         options: the other arguments of ``rt.rollouts``; ``engine`` is ``vllm``.
 
     Returns:
-        The function. ``policy_version`` of each step is the trainer's ``global_step``. A run that failed, or from which
-        nothing was sampled, is a row that nothing is learnt from, without a reward; its group's baseline leaves it out.
-        What TRL has no place for is counted in ``report``.
+        The function. ``policy_version`` of each step is the trainer's ``global_step``. A run that failed or sampled
+        nothing becomes a row that does not train and has no reward; its group's baseline leaves it out. ``report``
+        counts what TRL has no place for.
 
     Raises:
-        TypeError, ValueError, OSError, ImportError: an argument is wrong; before any rollout.
+        TypeError, ValueError, OSError, ImportError: an argument is wrong. Raised before any rollout.
     """
     if several not in ("raise", "longest"):
         raise ValueError(f"several is {brief(several)}; give 'raise' or 'longest'.")
@@ -66,25 +66,25 @@ def rollout_func(
 
 
 def recorded_reward(reward: Sequence[float | None], **others: Any) -> list[float | None]:
-    """The reward function for the trainer: the recorded rewards, None where a run was not scored."""
+    """Returns the recorded rewards, None for runs that were not scored: the reward function for the trainer."""
     return list(reward)
 
 
 class RolloutFunc:
-    """What ``rollout_func`` makes."""
+    """The result of ``rollout_func``."""
 
     def __init__(self, agent: Any, options: dict[str, Any], several: Literal["raise", "longest"]) -> None:
         self.report = ExportReport()
-        """What TRL has no place for, over all steps."""
+        """Counts of what TRL has no place for, over all steps."""
         self._step = 0
         self._several = several
         output = options["output"]
         self.trainer = None if output is None else TrainerNumbers(output)
-        """Takes what the trainer computes for the rows; None without ``output``."""
+        """Notes the numbers that the trainer computes for the rows; None without ``output``."""
         self._feed = Feed(agent, **{"progress": False, **options, "policy_version": lambda: self._step})
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
-        """The columns of the rollouts of these prompts, for TRL."""
+        """Makes the rollouts of these prompts, and returns their columns for TRL."""
         self._step = trainer.state.global_step
         samples = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         tasks = list(prompts[::samples])
@@ -101,21 +101,22 @@ class RolloutFunc:
         return columns
 
     def close(self) -> None:
-        """Ends the rollouts, when training has ended; the end of the program does the same."""
+        """Ends the rollouts after training. The end of the program does the same."""
         self._feed.close()
         if self.trainer is not None:
             self.trainer.write()
 
 
 class TrainerNumbers:
-    """Notes the logprobs and entropies that a GRPOTrainer computes beside the file of the rollouts (``rt.mismatch``).
+    """Notes, beside the rollout file, the logprobs and entropies that a GRPOTrainer computes (for ``rt.mismatch``).
 
-    It knows a row by its ids, since TRL shuffles them. For each row the first numbers count: later ones, of further
-    passes over a batch, are by newer weights. What was noted is written once all rows of a generation have come. Only
-    the first are compared with the file: it is not read again and again while it grows. A folder is, to find the file.
+    It identifies rows by their ids, because TRL shuffles rows. Only the first numbers for a row are kept: later passes
+    over a batch use newer weights. The notes are written once all rows of a generation have arrived. Only the first
+    rows are checked against the file, so that a growing file is not read repeatedly; a folder is read each time, to
+    find the file.
 
     Args:
-        path: the file that the trajectories are in, or are written to.
+        path: the file that contains the trajectories, or will contain them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -126,10 +127,10 @@ class TrainerNumbers:
         self._was_read = False
 
     def expect(self, columns: Mapping[str, Sequence[Any]], *, forget: bool = True) -> None:
-        """Says which rows will come: what ``export.trl_rollout`` gave.
+        """Registers the rows to expect: the result of ``export.trl_rollout``.
 
-        Those of before are awaited no more, unless ``forget`` is False: an evaluation comes between the steps of a
-        generation.
+        Earlier rows are no longer expected, unless ``forget`` is False, which is for an evaluation between the steps of
+        a generation.
         """
         if forget:
             self.write()
@@ -140,14 +141,14 @@ class TrainerNumbers:
                 self._awaited.setdefault(tuple(row["token_ids"]), []).append(row)
 
     def note(self, input_ids: Any, attention_mask: Any, logprobs: Any, entropies: Any) -> None:
-        """Takes numbers of a batch, as ``_get_per_token_logps_and_entropies`` of TRL takes and gives them.
+        """Takes a batch's numbers, in the form of TRL's ``_get_per_token_logps_and_entropies``.
 
-        Rows that are not awaited, or that came already, are passed over. What goes wrong is logged as a warning, and
-        does not end the training.
+        Rows that are not expected, or that already arrived, are ignored. Errors are logged as warnings and do not stop
+        training.
 
         Args:
             input_ids: [rows, tokens]: prompts, padded on the left, and completions, padded on the right.
-            attention_mask: [rows, tokens], 1 on what is no padding.
+            attention_mask: [rows, tokens]: 1 on tokens, 0 on padding.
             logprobs: [rows, completion tokens], natural logarithm.
             entropies: [rows, completion tokens], nats.
         """
@@ -171,7 +172,7 @@ class TrainerNumbers:
             self.write()
 
     def write(self) -> None:
-        """Writes what was noted so far; a warning where that cannot be."""
+        """Writes the numbers noted so far; logs a warning if that fails."""
         rows, found = self._rows, self._found
         self._rows, self._found = [], {name: [] for name in found}
         if not rows:

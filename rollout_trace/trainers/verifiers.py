@@ -1,4 +1,4 @@
-"""verifiers and prime-rl: an agent as a harness of their environments: verifiers 0.4, ``verifiers/v1/harness.py``."""
+"""Runs an agent as a harness of verifiers 0.4 (``verifiers/v1/harness.py``) and prime-rl."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ def harness(
     policy_version: int | str | Callable[[], int | str] | None = None,
     **options: Unpack[RolloutOptions],
 ) -> type[Harness[HarnessConfig]]:
-    """Makes the class of a harness that runs an agent in the process of the environment.
+    """Makes a harness class that runs an agent in the environment's process.
 
-    The agent's task is a dict: the fields of the task's data that are set, and ``messages``, which are the system
-    prompt and the prompt in the form of chat completions. ``task.base_url``, ``task.api_key`` and ``task.model`` are
-    where its model answers: each call that goes there is in verifiers' trace, which is what prime-rl trains on. Calls
-    that go elsewhere are in our record alone.
+    The agent's task is a dict: the fields that are set in the task's data, and ``messages``, the system prompt and the
+    prompt in the form of chat completions. The agent's model is at ``task.base_url``, ``task.api_key`` and
+    ``task.model``: calls to it are in verifiers' trace, on which prime-rl trains. Other calls are only in our
+    recording.
 
-    The trace's ``info["rollout_trace"]`` has the ``trajectory_id`` of our record; ``metadata["verifiers"]`` of that has
-    the ``trace_id``. Its ``group_id`` is the task's ``id``, else its ``idx``, else its key.
+    The trace's ``info["rollout_trace"]`` has the ``trajectory_id`` of our trajectory, whose ``metadata["verifiers"]``
+    has the ``trace_id``. Its ``group_id`` is the task's ``id``, otherwise its ``idx``, otherwise its key.
 
-    A run that failed is an error of the trace, except where verifiers itself ended it, as at ``max_turns``. Where its
-    time is over, an agent that is a coroutine function is cut; another one runs on, and its calls fail.
+    A failed run is an error in the trace, unless verifiers itself ended it, as at ``max_turns``. On a timeout, an async
+    agent is cancelled; a sync agent keeps running, and its calls fail.
 
     Args:
         agent: as for ``rt.rollouts``.
-        reward: as for ``rt.rollouts``; it is the trace's reward ``reward``, its named parts have the weight 0. Rewards
-            of the task itself are added by verifiers.
-        output: a new file, folder or address for our record, of this process alone; None: it is not kept.
-        in_flight: most rollouts at the same time; verifiers' own limits are lower.
+        reward: as for ``rt.rollouts``. It becomes the trace's reward ``reward``; its named parts have weight 0.
+            verifiers adds the task's own rewards.
+        output: a new file, folder or address for this process's rollouts; None: rollouts are not kept.
+        in_flight: maximum number of simultaneous rollouts; verifiers' own limits are lower.
         policy_version: as for ``rt.rollouts``.
-        options: the other arguments of ``rt.rollouts``. With ``engine`` set, ids are asked for through verifiers, which
-            hands them on from a server that it evaluates; in training it alone has them.
+        options: the other arguments of ``rt.rollouts``. With ``engine``, ids are requested through verifiers, which
+            passes them on in evaluations; in training only verifiers has them.
 
     Returns:
-        The class. Name it in ``__all__`` of a module, whose name is then the harness's ``id``.
+        The class. List it in a module's ``__all__``; the module's name is then the harness's ``id``.
 
     Raises:
         ImportError: verifiers is not installed.

@@ -1,4 +1,4 @@
-"""verl: an agent as an agent loop: verl 0.9, ``verl/experimental/agent_loop/agent_loop.py``."""
+"""Runs an agent as an agent loop of verl 0.9 (``verl/experimental/agent_loop/agent_loop.py``)."""
 
 from __future__ import annotations
 
@@ -44,27 +44,28 @@ def agent_loop(
     in_flight: int = 256,
     **options: Unpack[RolloutOptions],
 ) -> Any:
-    """Makes an agent loop of an agent: a subclass of verl's ``AgentLoopBase``, for ``_target_`` in its configuration.
+    """Makes an agent loop from an agent: a subclass of verl's ``AgentLoopBase``, for ``_target_`` in its configuration.
 
     The agent's task is a dict: the dataset's row (``raw_prompt`` and the other columns). ``task.base_url`` is the
-    address of its model: verl's servers, as an OpenAI-like endpoint of chat completions for this run alone. It samples
-    with verl's sampling parameters, save for those that a request sets itself. What the agent does is recorded, with
-    exact turns; verl gets the sampled ids with their logprobs, and the reward.
+    address of its model: verl's servers behind an OpenAI-like chat completions endpoint, for this run only. It samples
+    with verl's sampling parameters, except for those that a request sets itself. The run is recorded with exact turns,
+    and verl gets the sampled ids with logprobs, and the reward.
 
-    A run is one row, the one of its own with the most sampled tokens, no longer than verl's ``prompt_length`` and
-    ``response_length``. A run that failed, or from which nothing was sampled, is a row with the mask 0, and the reward
-    0.0 where runs have rewards. What verl has no place for is counted in ``report`` of the class.
+    Each run is one row: its own with the most sampled tokens, within verl's ``prompt_length`` and ``response_length``.
+    A run that failed or sampled nothing becomes a row with mask 0, and reward 0.0 if runs have rewards. The class's
+    ``report`` counts what verl has no place for.
 
     Args:
-        agent: as for ``rt.rollouts``; it runs in the process of verl's worker.
-        reward: as for ``rt.rollouts``. None: verl scores the rows. An agent that gives rewards itself needs one, too.
-        output: a folder for the rollouts, in which each worker writes a file of its own; None: they are not kept.
-        in_flight: rollouts of a worker at the same time.
+        agent: as for ``rt.rollouts``; it runs in verl's worker process.
+        reward: as for ``rt.rollouts``. None: verl scores the rows. It is also needed for an agent that sets rewards
+            itself.
+        output: a folder for the rollouts, in which each worker writes its own file; None: rollouts are not kept.
+        in_flight: number of simultaneous rollouts of a worker.
         options: the other arguments of ``rt.rollouts``; ``engine`` is ``Engine("vllm", exact_turns=True)``.
 
     Raises:
         ImportError: verl cannot be imported.
-        TypeError, ValueError, OSError: an argument is wrong; before any rollout.
+        TypeError, ValueError, OSError: an argument is wrong. Raised before any rollout.
     """
     try:
         from verl.experimental.agent_loop.agent_loop import AgentLoopBase
@@ -81,13 +82,13 @@ def agent_loop(
     runs = _Runs(agent, {"engine": exact, "reward": reward, "output": output, "in_flight": in_flight, **options})
 
     class AgentLoop(AgentLoopBase):  # type: ignore[misc]
-        """What ``agent_loop`` makes."""
+        """The result of ``agent_loop``."""
 
         report = runs.report
         aclose = runs.aclose
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
-            """The output of one run."""
+            """Makes one run and returns its output."""
             return await runs.run(self, sampling_params, kwargs)
 
     return AgentLoop
@@ -223,7 +224,7 @@ class _Batch:
         self.eos = self.loop.tokenizer.eos_token_id
 
     def address(self, rollout: Rollout) -> str:
-        """That of the model, for one attempt, as long as it runs; called in it."""
+        """Returns the model's address for one attempt, valid while it runs; called inside it."""
         name, run = f"{self.id}.{rollout.index}.{rollout.attempt}", current()
         assert run is not None
         self.attempts[name] = run
@@ -332,7 +333,7 @@ async def _message(parser: Any, ids: list[int], tools: Any, tokenizer: Any) -> d
 
 @lru_cache(maxsize=2)
 def _ids_of(tokenizer: Any) -> Any:
-    """What gives the ids of messages: by a copy of a tokenizer, which cuts and pads nothing."""
+    """Returns a function from messages to ids, using a copy of a tokenizer that neither truncates nor pads."""
     own = copy.deepcopy(tokenizer)
     own.backend_tokenizer.no_truncation()
     own.backend_tokenizer.no_padding()

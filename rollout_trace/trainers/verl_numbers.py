@@ -1,4 +1,4 @@
-"""verl: what its trainer computes for the rows of an agent loop: verl 0.9, ``verl/trainer/ppo/v1/trainer_base.py``."""
+"""Notes the numbers that verl 0.9's trainer computes for an agent loop (``verl/trainer/ppo/v1/trainer_base.py``)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from rollout_trace import guard
 from rollout_trace.train.trainer_report import report_rows
 
 FILE = "rollouts_file"
-"""In the ``extra_fields`` of a row: the path of the file that its run is in; None where runs are not kept."""
+"""Key in a row's ``extra_fields`` for the path of the file that contains its run; None if runs are not kept."""
 
 
 def note_numbers(batch: Any) -> None:
     """Notes the logprobs and entropies of a batch beside its rollouts, as ``rt.trainer_report`` does.
 
-    Call it where ``_compute_old_log_prob`` of verl's v1 trainer has ended. Rows that are not of ``agent_loop`` with an
-    ``output``, or that nothing is learnt from, are passed over. What goes wrong is logged as a warning, and does not
-    end the training.
+    Call it after ``_compute_old_log_prob`` of verl's v1 trainer. Rows that do not come from ``agent_loop`` with an
+    ``output``, or that do not train, are ignored. Errors are logged as warnings and do not stop training.
 
     Args:
         batch: the ``KVBatchMeta`` that ``_compute_old_log_prob`` returns: its rows are in verl's transfer queue.

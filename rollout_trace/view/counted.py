@@ -1,4 +1,4 @@
-"""Which trajectories of a stream count: of several lines with one id the last, of several attempts the last one.
+"""Selects the trajectories of a stream that count: the last line of an id, and the last attempt at a rollout.
 
 The rule is that of ``rt.groups`` and ``rt.pass_at_k``, for files that do not fit into memory.
 """
@@ -34,7 +34,7 @@ class _Attempt(NamedTuple):
 
 
 class Families:
-    """Which trajectories were opened inside another one of their group: they are parts of its run."""
+    """Finds trajectories opened inside another one of their group, which are parts of its run."""
 
     def __init__(self) -> None:
         self._parents: dict[int, int | None] = {}
@@ -103,7 +103,7 @@ class NotCounted:
         return [before, *self._decide(rollout)]
 
     def _decide(self, rollout: int) -> list[int]:
-        """Which attempt at a rollout counts."""
+        """Decides which attempt at a rollout counts."""
         found = self._rollouts[rollout].values()
         last = max(found, default=None)
         gone = {one.position for one in found if one is not last}

@@ -1,4 +1,4 @@
-"""Where two trajectories differ: their results, their settings, and the first step, message and token.
+"""Compares two trajectories: their results, their settings, and the first step, message and token that differ.
 
 Not compared are ids, times, and what differs between any two runs: host, process, command line, ids of tool calls.
 """
@@ -34,7 +34,7 @@ _ORIGIN = ("name", "task", "group", "index")
 
 
 class ValueDifference(Shown):
-    """A value that differs; None: there is none."""
+    """A value that differs; None if a side has none."""
 
     name: str
     a: Any = None
@@ -57,7 +57,7 @@ class TokenDifference(Shown):
 
 
 class MessageDifference(Shown):
-    """The first message, or part of an answer, that differs. None: there is none."""
+    """The first message, or part of an answer, that differs; None if a side has none."""
 
     a: Message | None = None
     b: Message | None = None

@@ -55,7 +55,7 @@ class Expression:
         self._value = _Compiler(text).value
 
     def value(self, trajectory: Trajectory) -> Any:
-        """Its value for a trajectory.
+        """Returns the expression's value for a trajectory.
 
         Raises:
             ExpressionError: it cannot be evaluated: a number is compared with a text, a division by zero, ...
@@ -73,7 +73,7 @@ class Expression:
             ) from None
 
     def __call__(self, trajectory: Trajectory) -> bool:
-        """Whether it is true for a trajectory. Raises as ``value``."""
+        """Returns whether the expression is true for a trajectory. Raises as ``value`` does."""
         return bool(self.value(trajectory))
 
 

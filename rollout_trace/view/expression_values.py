@@ -1,4 +1,4 @@
-"""What expressions do with values: fields, items, comparisons, arithmetic and functions, all bounded."""
+"""Operations of expressions on values: fields, items, comparisons, arithmetic and functions, all bounded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExpressionError(RolloutTraceError, ValueError):
 
 
 class Scope:
-    """What an expression is evaluated with."""
+    """Context in which an expression is evaluated."""
 
     __slots__ = ("_values", "_work", "trajectory", "variables")
 
@@ -81,7 +81,7 @@ def item(value: Any, key: Any) -> Any:
 
 
 def items(value: Any) -> Sequence[Any]:
-    """What a loop goes over: the items of a list, the keys of a mapping; nothing for None."""
+    """Returns what a loop iterates over: the items of a list, the keys of a mapping; nothing for None."""
     if value is None:
         return ()
     if isinstance(value, Mapping):

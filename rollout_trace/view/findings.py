@@ -164,7 +164,7 @@ class Findings:
         return any(GRADES.index(one.grade) <= GRADES.index(grade) for one in self._codes.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the findings as JSON values."""
         return {
             "trajectories": self.trajectories,
             "with_findings": self.with_findings,
@@ -172,7 +172,7 @@ class Findings:
         }
 
     def lines(self) -> Iterator[str]:
-        """As text: sums by code, each with its first places. Not escaped."""
+        """Returns the findings as text: sums by code, each with its first places. Not escaped."""
         for one in self.by_code():
             meaning = "" if one.meaning is None else f": {one.meaning}"
             yield f"{one.grade}  {one.code}  {one.count:,} in {fmt.trajectories(one.trajectories)}{meaning}"

@@ -39,7 +39,7 @@ _SEARCHES = 8
 
 
 class Progress(NamedTuple):
-    """How far the reading of files has come, in bytes."""
+    """Progress of reading the files, in bytes."""
 
     done: int
     of: int
@@ -84,7 +84,7 @@ class Index:
         self.refresh()
 
     def close(self) -> None:
-        """Stops what is being done. An index that is kept goes on from there next time."""
+        """Stops the work in progress. A stored index continues from there next time."""
         self._is_closed = True
         if self._stop is not None:
             self._stop.set()
@@ -197,7 +197,7 @@ class Index:
 
     @property
     def progress(self) -> Progress | None:
-        """How far reading has come; None while nothing is read."""
+        """Progress of reading; None while nothing is read."""
         if self._thread is None or not self._thread.is_alive():
             return None
         known = {file.path: file for file in self.store.files()}
@@ -206,7 +206,7 @@ class Index:
         return Progress(done, sum(sizes.values()))
 
     def problems(self, most: int = 20) -> list[str]:
-        """What could not be read, in sentences; the first of them."""
+        """Returns the first sentences on what could not be read."""
         found = self.store.read("SELECT text FROM problems ORDER BY file, line LIMIT ?", (most + 1,))
         texts = [str(text) for (text,) in found]
         if len(texts) > most:

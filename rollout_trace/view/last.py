@@ -101,7 +101,7 @@ def last_of(paths: Iterable[str], count: int, lines: Lines) -> list[Line]:
 
 
 class _Place(NamedTuple):
-    """How far a file was read."""
+    """The position up to which a file was read."""
 
     identity: tuple[int, int]
     end: int
@@ -122,7 +122,7 @@ class Follower:
         self._places: dict[str, _Place] = {}
 
     def begin(self, count: int) -> list[Line]:
-        """The last trajectories of what there is now. ``more`` goes on behind them."""
+        """Returns the last trajectories written so far. ``more`` continues after them."""
         files = self._files()
         self._places = {path: place for path in files if (place := self._now(path, 0)) is not None}
         found: list[Line] = []
@@ -132,7 +132,7 @@ class Follower:
         return found
 
     def more(self) -> list[Line]:
-        """What has been written since the last time; lines that are not whole yet are left for the next."""
+        """Returns what was written since the last time; incomplete lines are left for the next time."""
         found: list[Line] = []
         files = self._files()
         for path in list(self._places):

@@ -1,4 +1,4 @@
-"""What is shown of a trajectory in a terminal, on the page and in a notebook: plain values, ready for JSON.
+"""Plain values, ready for JSON, that terminal, page and notebook show of a trajectory.
 
 Times are Unix times in seconds, durations seconds, logprobs natural logarithms. None: not known. Texts are those that
 were recorded, unescaped: whoever shows them escapes them.

@@ -1,4 +1,4 @@
-"""What the page asks its server for: each answer as JSON."""
+"""Answers to the page's requests, as JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KEPT_BYTES = 128 << 20
 
 
 class PageError(Exception):
-    """What was asked for is not to be had.
+    """The requested data is not available.
 
     Args:
         status: of HTTP.
@@ -52,7 +52,7 @@ class PageError(Exception):
 
 
 class NoteValues(msgspec.Struct, forbid_unknown_fields=True):
-    """What can be noted of a trajectory on the page."""
+    """Values that can be noted on the page for a trajectory."""
 
     reward: float | None = None
     rewards: dict[str, float] | None = None
@@ -111,7 +111,7 @@ class PageData:
         self._lock = threading.Lock()
 
     def info(self) -> bytes:
-        """What the page shows, and how far the index is. Looks for changes of the files."""
+        """Returns what the page shows, and the index's progress. Checks the files for changes."""
         index = self._index
         index.refresh()
         # Before the counts: what changes in between is asked for once more.

@@ -21,7 +21,7 @@ WAIT = 1.5
 
 
 class Found(NamedTuple):
-    """What a search has found so far."""
+    """Results of a search so far."""
 
     keys: list[str]
     share: float
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 class Search:
-    """A search, which goes on when files have grown.
+    """A search that continues when files have grown.
 
     Args:
         store: the database of an index.
@@ -68,7 +68,7 @@ class Search:
         self._is_wanted = False
 
     def found(self) -> Found:
-        """What it has found. Begins to search, unless nothing is new, and waits a moment for the end."""
+        """Returns the results. Starts searching if anything is new, and waits briefly for the end."""
         with self._lock:
             store, thread = self._store, self._thread
             state = (store.generation, store.epoch)

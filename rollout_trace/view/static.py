@@ -23,7 +23,7 @@ from rollout_trace.view.values import builtins, encode, indented, plain
 
 
 class Written(NamedTuple):
-    """What was written."""
+    """The result of writing."""
 
     trajectories: int
     size: int

@@ -28,7 +28,7 @@ NONE = "(none)"
 
 
 class Facts(NamedTuple):
-    """What is taken of a trajectory."""
+    """Facts taken from a trajectory."""
 
     summary: Summary
     latencies: list[float]
@@ -38,7 +38,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(trajectory: Trajectory) -> Facts:
-    """What sums are made of."""
+    """Returns a trajectory's facts, from which sums are computed."""
     latencies, first_tokens = [], []
     for call in calls_of(trajectory.steps):
         step = call[0]

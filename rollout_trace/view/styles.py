@@ -1,4 +1,4 @@
-"""What is shown in a terminal, and its colours: roles; tokens by logprob, entropy, ratio or mask; dark and light ones.
+"""Options and colours of terminal output: roles; tokens by logprob, entropy, ratio or mask; dark and light.
 
 Every colour is one of the 256 that terminals share, so that its contrast is known; a test computes it. Nothing is said
 by colour alone: without colours the marks of ``MARKS`` stand around tokens.
@@ -65,7 +65,7 @@ THEMES: Mapping[ThemeName, Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """What of a trajectory is shown."""
+    """Options for what to show of a trajectory."""
 
     tokens: bool = False
     """Whether completions are shown as their tokens."""
@@ -99,7 +99,7 @@ def console(
     width: int | None = None,
     color: bool | None = None,
 ) -> Console:
-    """What prints to a terminal, or to a file or a pipe without colours.
+    """Returns a console that prints to a terminal, or without colours to a file or pipe.
 
     Args:
         file: standard output where it is not given.
@@ -138,7 +138,7 @@ def console(
 
 
 def _print_anything(file: IO[str]) -> None:
-    """What the encoding of a file cannot write is written with backslashes, instead of an exception."""
+    """Writes characters that a file's encoding lacks as backslash escapes, instead of raising."""
     reconfigure = getattr(file, "reconfigure", None)
     encoding = (getattr(file, "encoding", None) or "utf-8").lower().replace("-", "")
     if reconfigure is not None and encoding != "utf8":

@@ -1,4 +1,4 @@
-"""How the requests of a trajectory's steps continue each other: which of their messages are new.
+"""Finds how a trajectory's requests continue each other, and which of their messages are new.
 
 Compared are the messages, not the token ids: what ``trajectory.sequences()`` finds is shown beside it.
 """

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class TrajectoryView:
-    """What is shown of one trajectory. Each part is computed when it is asked for first, and kept.
+    """Everything shown about one trajectory. Each part is computed on first access and kept.
 
     Args:
         trajectory: a complete one. It is not changed, and must not change while it is shown.

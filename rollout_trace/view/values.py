@@ -53,7 +53,7 @@ def ascii_json(shown: Any) -> str:
 
 
 def builtins(shown: Any) -> Any:
-    """What is shown as dicts and lists, without the fields that have their default."""
+    """Converts what is shown to dicts and lists, without fields that have their default."""
     return msgspec.to_builtins(shown)
 
 

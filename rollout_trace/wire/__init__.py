@@ -28,21 +28,21 @@ def decode(
     status: int = 200,
     model: str | None = None,
 ) -> list[Step]:
-    """The steps of one exchange: one per choice, or one that holds the error.
+    """Decodes one exchange into steps: one per choice, or one that holds the error.
 
     Args:
         protocol: one of ``PROTOCOLS``.
-        request: body of the request, without content encoding; None where it is not known.
-        response: body of the answer, without content encoding; whole, or cut anywhere.
-        content_type: of the answer; guessed from the body where it is None.
+        request: body of the request, without content encoding; None if unknown.
+        response: body of the answer, without content encoding; complete, or cut off anywhere.
+        content_type: content type of the answer; None: guessed from the body.
         status: HTTP status of the answer.
-        model: the model, where the path of the request names it and its body does not (``google.generate_content``).
+        model: the model, if the request's path names it but its body does not (``google.generate_content``).
 
-    Step ids are derived from the bytes. Never raises because of the bytes: what is wrong with them is in ``error`` and
-    ``token_issue`` of the steps.
+    Step ids are derived from the bytes. Invalid bytes do not raise: what is wrong is in the steps' ``error`` and
+    ``token_issue``.
 
     Raises:
-        ValueError: the protocol is not known.
+        ValueError: the protocol is unknown.
     """
     import rollout_trace.wire.steps as wire_steps
 

@@ -103,7 +103,7 @@ class AddedChunks:
             return self.rest()
 
     def rest(self) -> bytes:
-        """What is held back at the end of the stream."""
+        """Returns what is still held back at the end of the stream."""
         held, self._held = bytes(self._held), bytearray()
         return held
 

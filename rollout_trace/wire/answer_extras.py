@@ -1,4 +1,4 @@
-"""What an answer holds beside text, ids and logprobs, under its own names: it goes to ``Step.extra``.
+"""Collects for ``Step.extra`` what an answer holds besides text, ids and logprobs, under its own names.
 
 Left out on purpose, beside what became a field of the step: nulls; ``object``, the kind of the answer, which its
 protocol implies; ``index`` of a choice; ``obfuscation``, padding against guesses from packet sizes.
@@ -54,7 +54,7 @@ def fields_without(data: bytes, names: frozenset[str], inside: str | None = None
 
 
 def _plain(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """As ``undeclared`` decodes, of bytes that the strict decoder refuses."""
+    """Decodes like ``undeclared``, for bytes that the strict decoder rejects."""
     try:
         fields = loads(data)
     except ValueError:
@@ -168,7 +168,7 @@ class OtherNames:
         self.nothing = self.fields_of(kind())
 
     def add_to(self, values: dict[str, Any], part: Struct) -> None:
-        """Sets the fields of the next part that are no null."""
+        """Sets the fields of the next part that are not null."""
         for name in self.names:
             value = getattr(part, name)
             if value is not None:
@@ -176,7 +176,7 @@ class OtherNames:
 
 
 class PartExtras(RawExtras):
-    """Of one choice, from its only body or from all its chunks."""
+    """Extras of one choice, from its only body or from all its chunks."""
 
     __slots__ = ("_kind", "counts", "values")
 
@@ -202,7 +202,7 @@ class PartExtras(RawExtras):
 
 
 class AnswerExtras:
-    """Of an answer, beside its choices."""
+    """Extras of an answer, apart from its choices."""
 
     __slots__ = ("_counts", "_kind", "_prompt_logprobs", "_rest", "_scores", "_strict", "_values")
 

@@ -25,7 +25,7 @@ def decompress(body: bytes, encoding: str | None) -> bytes:
 
 
 def unpack(body: bytes, encoding: str | None, limit: int | None) -> tuple[bytes, bool]:
-    """As ``decompress``, but at most the first ``limit`` bytes; and True where there is more.
+    """Like ``decompress``, but returns at most the first ``limit`` bytes, and whether there are more.
 
     Nothing is unpacked beyond the limit, in any of several encodings: how much more there is is not known.
 

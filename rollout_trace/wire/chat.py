@@ -141,7 +141,7 @@ class _UsualBody(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _TakenBody(_UsualBody, gc=False, forbid_unknown_fields=True):
-    """Of an answer out of which ids were taken: a number stands for them."""
+    """An answer's body from which ids were taken and replaced by a number."""
 
     prompt_token_ids: list[int] | None = None
 

@@ -29,46 +29,46 @@ _MOST_ALTERNATIVES = 20
 @document_fields
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The server behind a client, and what is asked of it beside token ids and logprobs.
+    """The server behind a client, and what to request from it besides token ids and logprobs.
 
-    For ``engine=`` wherever a name is taken: ``rt.wrap_openai(client, engine=rt.Engine("vllm", top_logprobs=5))``.
-    The name alone asks for ids and logprobs. Which engine answers which option, in which form of call, is in the
-    documentation of engines; what an answer lacks is in ``Step.extra_issues``.
+    Pass it as ``engine=`` instead of a name: ``rt.wrap_openai(client, engine=rt.Engine("vllm", top_logprobs=5))``. The
+    name alone requests ids and logprobs. docs/engines.md says which engine supports which option in which kind of call;
+    ``Step.extra_issues`` has what an answer lacks.
 
     Raises:
-        TypeError: an option is of another type.
-        ValueError: the engine is unknown, or a number is out of its range.
+        TypeError: an option has the wrong type.
+        ValueError: the engine is unknown, or a number is out of range.
     """
 
     name: EngineName
     """Name of the engine, or ``auto``."""
     _: KW_ONLY
     routed_experts: bool = False
-    """``Step.routed_experts``. vLLM and SGLang send them if the server was started with
+    """Requests ``Step.routed_experts``. vLLM and SGLang send them if the server was started with
     ``--enable-return-routed-experts``."""
     prompt_logprobs: int | None = None
-    """``Step.prompt_logprobs``: 0 for the prompt's own tokens, k for the k likeliest at each position too
-    (``Step.prompt_top_tokens``), -1 for the whole vocabulary; None asks for none. vLLM does not use its prefix cache
-    for such a call."""
+    """Requests ``Step.prompt_logprobs``: 0 for the prompt's own tokens, k for the k likeliest at each position as well
+    (``Step.prompt_top_tokens``), -1 for the whole vocabulary; None requests none. vLLM does not use its prefix cache
+    for such calls."""
     top_logprobs: int | None = None
-    """``Step.top_tokens``: the number of likeliest tokens at each position of the completion, 0 to 20, or -1 for the
-    whole vocabulary; None asks for none. 0 gives the logprobs of the sampled tokens alone. vLLM's k include the sampled
-    token, save in completions, where it is one more if it is not among them."""
+    """Requests ``Step.top_tokens``: the number of likeliest tokens at each position of the completion, 0 to 20, or -1
+    for the whole vocabulary; None requests none. 0 returns only the logprobs of the sampled tokens. vLLM's k include
+    the sampled token, except in completions, where it is an additional one if it is not among them."""
     sampling_mask: bool = False
-    """``Step.sampling_mask``. vLLM sends it from ``/inference/v1/generate`` alone, if the server was started with
-    ``--return-sampling-mask``; SGLang unstreamed, or from ``/generate``."""
+    """Requests ``Step.sampling_mask``. vLLM sends it only from ``/inference/v1/generate``, if the server was started
+    with ``--return-sampling-mask``; SGLang sends it unstreamed, or from ``/generate``."""
     exact_turns: bool = False
-    """Sends the prompt of a call that continues an earlier one as the ids that were served and sampled before it:
+    """If a call continues an earlier one, sends its prompt as the ids that the earlier call read and sampled; see
     ``Step.exact_turn``. vLLM from 0.32, SGLang from 0.5.23."""
     thinking: Literal["keep", "template"] = "keep"
     """With ``exact_turns``: ``keep`` leaves the thinking of earlier turns in the prompt; ``template`` sends a turn
-    behind one with thinking as text, so that the template decides."""
+    after one with thinking as text, so that the template decides."""
     tokenizer: str | PathLike[str] | None = None
-    """With ``exact_turns``: folder of the model's tokenizer and chat template, to tokenise new messages in this process
-    and not by the server's ``/tokenize``."""
+    """With ``exact_turns``: folder with the model's tokenizer and chat template, to tokenise new messages in this
+    process instead of with the server's ``/tokenize``."""
     show_added: bool = False
-    """Hands on the chunks of a stream that come only because of fields that were added to the request: deltas with
-    nothing in them but ids and logprobs. Without it they are recorded alone."""
+    """Passes on stream chunks that exist only because of fields added to the request: deltas with nothing but ids and
+    logprobs. If False, they are recorded but not passed on."""
 
     def __post_init__(self) -> None:
         if profile(self.name) is None:
@@ -238,7 +238,7 @@ _VALUE: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What becomes of an option in some forms of call of an engine. Of several rows the first that fits holds."""
+    """How an engine handles an option in certain forms of call. The first row that fits applies."""
 
     engine: str
     option: str

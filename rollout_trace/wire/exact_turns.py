@@ -100,13 +100,13 @@ class _Ending:
 
 
 class Seams:
-    """What was rendered, so that it is asked for once. For one tokenizer and template; safe for threads."""
+    """Cache of rendered texts, for one tokenizer and template. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, key: Hashable) -> Any:
-        """What was kept under a key, or None."""
+        """Returns the cached value of a key, or None."""
         value = self._kept.get(key)
         if value is not None and len(self._kept) > _MOST_SEAMS // 2:
             with suppress(KeyError):  # Another thread has dropped it.
@@ -196,7 +196,7 @@ def check_turn(turn: Turn, protocol: str, server: str, body: Mapping[str, Any], 
 
 
 class Seam:
-    """What is rendered behind a completion: what was added to it, its end of turn, the new messages.
+    """The rendered text after a completion: what was added to it, its end of turn, the new messages.
 
     Args:
         found: what is continued, and what follows it.
@@ -342,7 +342,7 @@ _FAR_BACK: Final = "how the template renders new messages depends on messages fa
 
 
 class _Kind(NamedTuple):
-    """What a template may tell answers apart by."""
+    """Properties by which a template may distinguish answers."""
 
     has_text: bool
     calls: tuple[str, ...]
@@ -373,7 +373,7 @@ def _history(kind: _Kind, said: str, ids: Sequence[str], added: str = "") -> lis
 
 
 def _reply(ids: Sequence[str]) -> list[dict[str, Any]]:
-    """What comes after an answer: the results of its calls, or the user."""
+    """Returns what follows an answer: the results of its calls, or the user."""
     results = [{"role": "tool", "tool_call_id": one, "content": "w"} for one in ids]
     return results or [{"role": "user", "content": "w"}]
 

@@ -1,4 +1,4 @@
-"""What counts as the same message: ``message_key`` says it, of an answer ``unpadded``. And what a message holds.
+"""Defines when messages count as the same (``message_key``, and ``unpadded`` for answers), and what they hold.
 
 Frameworks send an answer back in a shape of their own: without its reasoning, with ``null`` for no text, with the keys
 of its arguments in another order, without white space around its text.

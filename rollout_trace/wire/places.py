@@ -1,4 +1,4 @@
-"""Where engines put token ids: one row per place, the most trusted first.
+"""The places where engines put token ids: one row per place, the most trusted first.
 
 The decoders read the usual places of their protocol themselves: vLLM's ``prompt_token_ids`` at the top and
 ``token_ids`` on each choice, SGLang's lists of ``/generate``, and the ids among the logprobs of completions (which may

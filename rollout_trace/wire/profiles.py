@@ -73,7 +73,7 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EngineProfile:
-    """What is particular to one engine."""
+    """Properties of one engine."""
 
     name: str
     ask: Mapping[str, tuple[Ask, ...]] = field(default_factory=dict)

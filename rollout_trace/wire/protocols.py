@@ -34,7 +34,7 @@ SHAPES_IN: Final[Mapping[MessageShape, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class RequestLayout:
-    """Which fields of a request body are the prompt."""
+    """The fields of a request body that form the prompt."""
 
     messages: str = "messages"
     text: bool = False

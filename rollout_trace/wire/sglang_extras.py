@@ -87,7 +87,7 @@ def prompt_logprobs(raw: Raw, prompt: IntArray) -> FloatArray | None:
 
 @returns_issue("prompt_top_tokens")
 def prompt_top_tokens(meta: Meta, size: int) -> TopTokens | None:
-    """Of the last positions of a prompt: none before ``logprob_start_len``."""
+    """Returns the top tokens of a prompt's last positions: none before ``logprob_start_len``."""
     found = _likeliest(meta, "input_top_logprobs")
     # More rows than tokens are left as they are: they do not align.
     return None if found is None else _after_empty_rows(found, max(size - len(found), 0))
@@ -95,7 +95,7 @@ def prompt_top_tokens(meta: Meta, size: int) -> TopTokens | None:
 
 @returns_issue("top_tokens")
 def top_tokens(meta: Meta) -> TopTokens | None:
-    """Of the positions of a completion."""
+    """Returns the top tokens at the positions of a completion."""
     return _likeliest(meta, "output_top_logprobs")
 
 

@@ -1,4 +1,4 @@
-"""What conventions for spans call fields of ours: OpenTelemetry's for GenAI, OpenInference's, OpenLLMetry's, others.
+"""Names of our fields in span conventions: OpenTelemetry's for GenAI, OpenInference's, OpenLLMetry's, others.
 
 Importers read all names of a field, the first that is there; ``export.otel`` writes the first. Counts of tokens and
 costs have a table of their own: ``rollout_trace/data/counts.py``.

@@ -1,4 +1,4 @@
-"""Which recorded step a request continues, by its messages: its request and its answer begin them.
+"""Finds the recorded step that a request continues: its messages begin with that step's request and answer.
 
 A request is compared with the latest ones as they were sent, which is quick, and message by message only where it goes
 on; what a comparison needs of a step is made when that is added. Recorders add steps on a thread of their own.

@@ -1,4 +1,4 @@
-"""Where vLLM puts extras in an answer of chat, completions and generate, and which of them are deltas in a stream.
+"""The places of vLLM's extras in answers of chat, completions and generate, and which are deltas in a stream.
 
 ``routed_experts``, ``weight_versions``: on a choice, streamed on its last chunk, whole; the latter in chat and
 completions from 0.33 on, where ``return_weight_versions`` asks for it. ``sampling_mask``: on a choice, streamed as a

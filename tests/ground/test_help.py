@@ -38,12 +38,12 @@ def test_help_shows_every_field_of_a_record(name: str) -> None:
 def test_a_field_has_the_text_that_stands_below_it() -> None:
     said = inspect.getdoc(rt.Step) or ""
     assert "    logprobs (FloatArray | None): float32 [completion length], natural logarithm, finite and <= 0." in said
-    assert "    index (int): Position within the trajectory, in the order the calls began.\n" in said
+    assert "    index (int): Position within the trajectory, in the order in which calls began.\n" in said
     assert "    response_id (str | None): The provider's id of the answer.\n" in said
     lines = (inspect.getdoc(rt.Sequence) or "").splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("    token_source (TokenSource | None): "))
-    assert lines[at + 1 : at + 3] == ["", "        Retokenised ids are never in one row with others."]
-    assert "    linear (bool): Only the last sequence" in (inspect.getdoc(SequenceOptions) or "")
+    assert lines[at + 1 : at + 3] == ["", "        Retokenised ids are never in the same row as others."]
+    assert "    linear (bool): True: extend only the last sequence" in (inspect.getdoc(SequenceOptions) or "")
 
 
 def test_without_its_source_a_class_still_has_its_docstring() -> None:

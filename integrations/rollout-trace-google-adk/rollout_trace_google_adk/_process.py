@@ -9,7 +9,7 @@ from rollout_trace_google_adk.settings import Settings
 
 
 def start() -> Callable[[], None]:
-    """Records every run of a ``Runner`` that nobody has asked for otherwise. Returns what ends this."""
+    """Records every run of a ``Runner`` without recording settings of its own. Returns a function that stops this."""
     hooks.install()
     settings = Settings(None, False)
     hooks.everywhere.append(settings)

@@ -1,4 +1,4 @@
-"""Fields of a step from ADK's requests and responses, for model calls whose bytes were not seen.
+"""Step fields from ADK's requests and responses, for model calls whose bytes were not recorded.
 
 Messages and tools take the shape of OpenAI's chat.
 """
@@ -27,7 +27,7 @@ _SAMPLING = {
 
 
 def request_fields(request: LlmRequest, model: str | None = None) -> dict[str, Any]:
-    """Fields of a request: ``messages``, ``tools``, ``model`` and ``sampling``. ``model``: used if it names none."""
+    """Returns a request's ``messages``, ``tools``, ``model`` (the argument, if it names none) and ``sampling``."""
     config = request.config
     settings = {name: getattr(config, field, None) for field, name in _SAMPLING.items()}
     tools = [tool for one in config.tools or () for tool in _tools(one)]

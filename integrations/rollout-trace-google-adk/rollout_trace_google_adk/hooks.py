@@ -1,7 +1,7 @@
 """Wraps the methods of ADK that every run, model call and tool passes through, once in a process.
 
-Outside of a recorded run they do what they did. ADK's own plugins see less: they are not inherited by every runner that
-a tool makes, an earlier plugin keeps calls from later ones, and no callback reports a cancelled run.
+Outside a recorded run their behaviour is unchanged. ADK's own plugins see less: they are not inherited by every runner
+that a tool makes, an earlier plugin keeps calls from later ones, and no callback reports a cancelled run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollout_trace_google_adk.tools import Tool
 
 _MARK = "__rollout_trace__"
 everywhere: list[Settings] = []
-"""Settings for the runs of runners that nobody has asked for otherwise; the latest count."""
+"""Settings for runs of runners without settings of their own; the latest apply."""
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""What users call: ``record`` and ``RolloutPlugin``."""
+"""The public API: ``record`` and ``RolloutPlugin``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ T = TypeVar("T", bound=Runner | App | BaseNode)
 def record(recorded: T, *, engine: str | Engine | None = None, keep_bytes: bool = False) -> T:
     """Records every run of a runner, of an app, or of an agent or workflow. Returns the same object.
 
-    All that runs inside a recorded run is recorded with it: sub-agents, agents that are tools, agents and runners that
-    a tool makes. A second call replaces the settings of the first.
+    Everything that runs inside a recorded run is recorded with it: sub-agents, agents used as tools, and agents and
+    runners that a tool makes. A second call replaces the settings of the first.
 
     Args:
         recorded: a ``Runner`` (``InMemoryRunner``), an ``App``, or an agent or ``Workflow``.
-        engine: the server behind ``LiteLlm`` and OpenAI's models (``vllm``, ``sglang``, ...): its requests then ask
-            for token ids and logprobs, see ``rollout_trace.wrap_openai``. With None nothing is added to requests, and
-            clients that were wrapped before keep their settings. An ``rollout_trace.Engine`` asks for more than that.
+        engine: the server behind ``LiteLlm`` and OpenAI's models (``vllm``, ``sglang``, ...): its requests then ask for
+            token ids and logprobs, see ``rollout_trace.wrap_openai``. None adds nothing to requests, and clients
+            wrapped before keep their settings. An ``rollout_trace.Engine`` asks for more than ids and logprobs.
         keep_bytes: keep request and response bodies on the steps.
 
     Raises:
-        TypeError: it is none of these.
-        ValueError: unknown engine.
+        TypeError: ``recorded`` is none of these.
+        ValueError: the engine is unknown.
     """
     settings = Settings(check_engine(engine), keep_bytes)
     if isinstance(recorded, App):
@@ -45,12 +45,12 @@ def record(recorded: T, *, engine: str | Engine | None = None, keep_bytes: bool 
 
 
 class RolloutPlugin(BasePlugin):
-    """Records every run of the runner that it is a plugin of: ``App(plugins=[RolloutPlugin(engine="vllm")])``.
+    """Records every run of the runner that has this plugin: ``App(plugins=[RolloutPlugin(engine="vllm")])``.
 
-    It has no callback, so its place among other plugins does not matter. The arguments are those of ``record``.
+    It has no callbacks, so its position among other plugins does not matter. The arguments are those of ``record``.
 
     Raises:
-        ValueError: unknown engine.
+        ValueError: the engine is unknown.
     """
 
     def __init__(self, *, engine: str | Engine | None = None, keep_bytes: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a recorded runner or agent is recorded with, kept on the object itself."""
+"""Recording settings of runners and agents, stored on the objects themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Settings:
 
 
 def set_on(thing: Any, settings: Settings) -> None:
-    """Keeps settings on a runner, or on an agent or node; copies of these have them too."""
+    """Stores settings on a runner, an agent or a node; copies of these have them too."""
     if isinstance(thing, BaseModel):
         # Past pydantic's `__setattr__`, which takes no attribute that the class does not declare.
         private = {**(thing.__pydantic_private__ or {}), _MARK: settings}
@@ -31,7 +31,7 @@ def set_on(thing: Any, settings: Settings) -> None:
 
 
 def settings_of(thing: Any) -> Settings | None:
-    """The settings that ``set_on`` has kept on an object; None without."""
+    """Returns the settings that ``set_on`` stored on an object; None without any."""
     if isinstance(thing, BaseModel):
         return (thing.__pydantic_private__ or {}).get(_MARK)
     found: Settings | None = getattr(thing, _MARK, None)

@@ -1,6 +1,6 @@
-"""Records the samples of Inspect's evaluations: ``record(model, engine="vllm")``, ``record_evals()``, or from outside.
+"""Records samples of Inspect's evaluations: ``record(model, engine="vllm")``, ``record_evals()``, or the environment.
 
-A plain ``inspect eval`` is recorded where the environment variable ``ROLLOUT_TRACE_INSPECT`` is set to ``1``.
+A plain ``inspect eval`` is recorded if the environment variable ``ROLLOUT_TRACE_INSPECT`` is set to ``1``.
 """
 
 from __future__ import annotations

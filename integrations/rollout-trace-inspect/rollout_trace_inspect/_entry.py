@@ -1,4 +1,4 @@
-"""Inspect's entry point, which it imports before an evaluation: registers the hooks where the environment asks for it.
+"""Entry point that Inspect imports before an evaluation. Registers the hooks if the environment asks for it.
 
 Nothing else of the package is imported, and Inspect lists no hooks, unless ``ROLLOUT_TRACE_INSPECT`` is set.
 """

@@ -8,7 +8,7 @@ from rollout_trace_inspect.api import record_evals
 
 
 def start() -> Callable[[], None]:
-    """Records every evaluation. Returns what ends this."""
+    """Records every evaluation. Returns a function that stops this."""
     block = record_evals()
     block.__enter__()
 

@@ -22,16 +22,16 @@ def record(
     path: str | os.PathLike[str] | None = None,
     keep_bytes: bool = False,
 ) -> Model:
-    """Records every sample that a model is evaluated with, and the model's calls outside of evaluations.
+    """Records every sample on which a model is evaluated, and the model's calls outside evaluations.
 
-    Each sample's epoch is a trajectory of its own, with its sub-agents as children. What is called outside of an
-    evaluation (``model.generate_loop``, ``run(agent, ...)``) belongs to the ``with rt.trajectory()`` block around it.
+    Each epoch of a sample is a trajectory, with sub-agents as children. Calls outside an evaluation
+    (``model.generate_loop``, ``run(agent, ...)``) belong to the surrounding ``with rt.trajectory()`` block.
 
     Args:
-        model: what ``get_model()`` returns. Its clients are made to record, in place.
+        model: a model from ``get_model()``. Its clients are wrapped in place.
         engine: the server behind it (``vllm``, ``sglang``, ...): its requests then ask for token ids and logprobs, see
-            ``rollout_trace.wrap_openai``. Not used for clients that are not of OpenAI's SDK.
-        path: a file, folder or address as of ``rt.recording``. None: the surrounding ``rt.recording``, and without one
+            ``rollout_trace.wrap_openai``. Used only for clients of OpenAI's SDK.
+        path: a file, folder or address, as for ``rt.recording``. None: the surrounding ``rt.recording``, or without one
             a file beside each log: ``<name of the log>.rollouts.jsonl``.
         keep_bytes: keep request and response bodies on the steps.
 
@@ -39,8 +39,8 @@ def record(
         The same model. Recording again only changes the settings.
 
     Raises:
-        TypeError: not a model.
-        ValueError: unknown engine.
+        TypeError: ``model`` is not a model.
+        ValueError: the engine is unknown.
     """
     if not isinstance(model, Model):
         raise TypeError(
@@ -58,16 +58,16 @@ def record(
 def record_evals(
     path: str | os.PathLike[str] | None = None, *, engine: str | Engine | None = None, keep_bytes: bool = False
 ) -> Iterator[None]:
-    """Records the evaluations in a block: ``eval``, ``eval_retry``, ``eval_set``, of whatever models.
+    """Records all evaluations in a block: ``eval``, ``eval_retry``, ``eval_set``, with any models.
 
     Args:
-        path: as of ``record``.
-        engine: the server behind the evaluated models. Other models that a sample calls (graders, roles) are sent no
-            capture fields; ``record`` them to ask for theirs.
+        path: as for ``record``.
+        engine: the server behind the evaluated models. Requests to other models of a sample (graders, roles) do not ask
+            for ids; call ``record`` on these models for that.
         keep_bytes: keep request and response bodies on the steps.
 
     Raises:
-        ValueError: unknown engine.
+        ValueError: the engine is unknown.
     """
     chosen = _settings(engine, path, keep_bytes)
     register()

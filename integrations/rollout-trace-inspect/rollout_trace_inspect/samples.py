@@ -58,7 +58,7 @@ class SampleRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the attempt is still open."""
         return self._root.is_open
 
     def _describe(self, start: SampleAttemptStart, spec: EvalSpec | None, sample: Any) -> None:
@@ -119,7 +119,7 @@ class SampleRun:
 
 
 def _metadata(start: SampleAttemptStart, spec: EvalSpec | None, sample: Any) -> dict[str, Any]:
-    """What joins the trajectory to the log."""
+    """Returns the metadata that links the trajectory to the log."""
     found = {
         "log": os.path.basename(sample.log_location) if sample.log_location else None,
         "task": sample.task,

@@ -1,4 +1,4 @@
-"""What is recorded, and how: of one model, of the evaluations in a block, of the process."""
+"""Recording settings of a model, of the evaluations in a block, or of the process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Settings:
     """Whether request and response bodies are kept on the steps."""
 
     def for_other_models(self) -> Settings:
-        """Those of models in a sample that are not the evaluated one: their server is another, and unknown."""
+        """Settings for a sample's other models, whose server is different and unknown."""
         return replace(self, engine=None)
 
 
@@ -64,7 +64,7 @@ def is_on() -> bool:
 
 
 def settings_for(api: Any) -> Settings | None:
-    """Settings of a sample whose evaluated model has this ``ModelAPI``; None if it is not to be recorded."""
+    """Returns the settings of a sample whose evaluated model has this ``ModelAPI``; None if it is not recorded."""
     own = models.get(api)
     if own is not None:
         return own

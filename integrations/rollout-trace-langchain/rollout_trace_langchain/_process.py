@@ -8,7 +8,7 @@ from rollout_trace_langchain import handler
 
 
 def start() -> Callable[[], None]:
-    """Gives the handler to everything that LangChain runs, also outside of trajectories. Returns what ends this."""
+    """Adds the handler to all LangChain runs, even outside trajectories. Returns a function that stops this."""
     token = object()
     handler.everywhere.append(token)
     return lambda: handler.everywhere.remove(token)

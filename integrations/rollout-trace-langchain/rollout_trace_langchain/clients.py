@@ -25,27 +25,27 @@ def record(
 ) -> M:
     """Records the calls of a model by wrapping its SDK clients, sync and async, in place. Returns the same object.
 
-    What is made of the model (``bind_tools``, ``with_structured_output``, an agent), before or after, is recorded too.
-    Other models are not, even if they share the HTTP connections of this one. If the model stands for several
-    (``with_fallbacks``, ``configurable_alternatives``), all of them are recorded or none.
+    Whatever is made from the model (``bind_tools``, ``with_structured_output``, an agent), before or after, is recorded
+    too. Other models are not, even if they share its HTTP connections. If the model stands for several models
+    (``with_fallbacks``, ``configurable_alternatives``), either all of them are recorded or none.
 
     Args:
         llm: ``ChatOpenAI``, ``ChatAnthropic``, or a model built on one of their SDKs in the same way
             (``AzureChatOpenAI``, ``OpenAI``, ...); also bound (``bind_tools``), with fallbacks, alternatives or
             configurable fields.
         engine: the server behind it (``vllm``, ``sglang``, ...): its requests then ask for token ids and logprobs, see
-            ``rollout_trace.wrap_openai``. Must be None for a model of Anthropic's SDK; of several models, it is used
-            for those of OpenAI's SDK. If they have different engines, record each one before they are combined. An
+            ``rollout_trace.wrap_openai``. Must be None for a model of Anthropic's SDK; of several models, it applies to
+            those of OpenAI's SDK. If they have different engines, record each model before combining them. An
             ``rollout_trace.Engine`` asks for more than ids and logprobs.
         keep_bytes: keep request and response bodies on the steps.
-        max_call_bytes: most bytes that are kept of one request, and of one response, see ``rollout_trace.wrap_openai``.
+        max_call_bytes: limit on the bytes kept of one request and of one response, see ``rollout_trace.wrap_openai``.
 
     Recording again only changes the settings.
 
     Raises:
-        TypeError: it, or one of the models that it stands for, has no client of the openai or anthropic SDK; or it
-            makes a new client for a call, which could not be recorded.
-        ValueError: unknown engine, or an engine for a model whose API has no token ids, or ``max_call_bytes`` below 1.
+        TypeError: ``llm``, or a model it stands for, has no client of the openai or anthropic SDK, or makes a new
+            client for each call, which could not be recorded.
+        ValueError: the engine is unknown, the model's API has no token ids, or ``max_call_bytes`` is below 1.
     """
     found = [(type(model).__name__, sdk, client) for model in _models(llm, "") for sdk, client in _clients(model)]
     if engine is not None and all(sdk != "openai" for _, sdk, _ in found):

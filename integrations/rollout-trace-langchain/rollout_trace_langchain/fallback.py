@@ -1,4 +1,4 @@
-"""Fields of a step from LangChain's objects, for model calls whose bytes were not seen."""
+"""Step fields from LangChain's objects, for model calls whose bytes were not recorded."""
 
 from __future__ import annotations
 

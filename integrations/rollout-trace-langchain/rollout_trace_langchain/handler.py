@@ -17,11 +17,11 @@ from rollout_trace_langchain.results import copy_arguments, set_tool_result
 
 
 class RolloutCallbackHandler(BaseCallbackHandler):
-    """Records what LangChain and LangGraph run: pass it as ``config={"callbacks": [RolloutCallbackHandler()]}``.
+    """Records LangChain and LangGraph runs: pass it as ``config={"callbacks": [RolloutCallbackHandler()]}``.
 
-    Inside ``with rt.trajectory()`` it need not be passed. Outside, every run that it is passed to opens a trajectory.
-    Pass it where the agent is invoked: passed to a model alone, it records each call as a trajectory of its own, and a
-    warning is logged. It holds no state: one handler or several, shared or not, record the same.
+    Inside ``with rt.trajectory()`` it need not be passed. Outside, every run to which it is passed opens a trajectory.
+    Pass it where the agent is invoked: if passed only to a model, each call becomes its own trajectory, and a warning
+    is logged. It has no state, so handlers can be shared or not.
     """
 
     # Called in the context of the run, also of an async one: only there a frame is seen by the calls of the run.
@@ -164,7 +164,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
 
 
 everywhere: list[object] = []
-"""Not empty: all runs are recorded, also those outside of trajectories that the handler is not passed to."""
+"""If not empty, all runs are recorded, including those outside trajectories without the handler."""
 
 
 class _AmbientHandler:

@@ -9,7 +9,7 @@ from rollout_trace_openai_agents.settings import settings_of
 
 
 def start() -> Callable[[], None]:
-    """Records every run of ``Runner`` that nobody has asked for otherwise. Returns what ends this."""
+    """Records every run of ``Runner`` without settings of its own. Returns a function that stops this."""
     settings = settings_of(None, False, False)
     entry.everywhere.append(settings)
 

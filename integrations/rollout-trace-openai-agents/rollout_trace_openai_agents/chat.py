@@ -1,4 +1,4 @@
-"""Fields of a step from the SDK's objects, for model calls whose bytes were not seen.
+"""Step fields from the SDK's objects, for model calls whose bytes were not recorded.
 
 Messages and tools take the shape of OpenAI's chat.
 """

@@ -1,4 +1,4 @@
-"""What users ask with: ``record``, or hooks for one run, or a tracing processor for all runs that are traced."""
+"""The public API: ``record``, hooks for one run, and a tracing processor for all traced runs."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ T = TypeVar("T", bound="Agent[Any] | Model | ModelProvider")
 def record(
     thing: T, *, engine: str | Engine | None = None, keep_bytes: bool = False, train_guardrails: bool = False
 ) -> T:
-    """Records the runs that begin with an agent, with a model, or with a provider's model. Returns the same object.
+    """Records runs that start with an agent, a model, or a provider's model. Returns the same object.
 
-    Everything inside such a run is recorded with it: the agents that it hands off to, those that its tools and
-    guardrails run, at any depth, whenever they were made or added. Called again, the new arguments count.
+    Everything inside such a run is recorded with it: agents that it hands off to, and agents that its tools and
+    guardrails run, at any depth, whenever they were made or added. Calling it again replaces the arguments.
 
     Args:
         thing: an ``Agent``, a ``Model`` or a ``ModelProvider``.
         engine: the server behind OpenAI's clients (``vllm``, ``sglang``, ...): its requests then ask for token ids and
-            logprobs, see ``rollout_trace.wrap_openai``. With None nothing is added to requests, and clients that were
-            wrapped before keep their settings.
+            logprobs, see ``rollout_trace.wrap_openai``. None adds nothing to requests, and clients wrapped before keep
+            their settings.
         keep_bytes: keep request and response bodies on the steps.
         train_guardrails: leave the steps of guardrails trainable.
 
     Raises:
-        TypeError: none of these objects.
-        ValueError: unknown engine.
+        TypeError: ``thing`` is none of these.
+        ValueError: the engine is unknown.
     """
     settings = settings_of(engine, keep_bytes, train_guardrails)
     if isinstance(thing, Agent):
@@ -53,16 +53,16 @@ def record(
 
 
 class RolloutRunHooks(RunHooks[Any]):
-    """Records one run: ``Runner.run(agent, "...", hooks=RolloutRunHooks(engine="vllm"))``. Hooks of yours subclass it.
+    """Records one run: ``Runner.run(agent, "...", hooks=RolloutRunHooks(engine="vllm"))``. May be subclassed.
 
-    What runs inside is recorded with it, as with ``record``, whose arguments these are.
+    Everything inside the run is recorded with it. Arguments are those of ``record``.
 
     Raises:
-        ValueError: unknown engine.
+        ValueError: the engine is unknown.
     """
 
     settings = settings_of(None, False, False)
-    """Those of a subclass whose ``__init__`` does not call this one's."""
+    """Settings for a subclass whose ``__init__`` does not call this one's."""
 
     def __init__(
         self, *, engine: str | Engine | None = None, keep_bytes: bool = False, train_guardrails: bool = False
@@ -73,11 +73,11 @@ class RolloutRunHooks(RunHooks[Any]):
 class RolloutTracingProcessor(TracingProcessor):
     """Records every run that is traced: ``add_trace_processor(RolloutTracingProcessor(engine="vllm"))``.
 
-    Runs with tracing switched off are not recorded; ``record`` does not depend on it. The arguments are those of
-    ``record``. Nothing is sent anywhere, and the traces of other processors are unchanged.
+    Runs with tracing switched off are not recorded; ``record`` does not depend on tracing. The arguments are those of
+    ``record``. Nothing is sent anywhere, and traces of other processors are unchanged.
 
     Raises:
-        ValueError: unknown engine.
+        ValueError: the engine is unknown.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RolloutTracingProcessor(TracingProcessor):
         _processors.add(self)
 
     def on_trace_start(self, trace: Trace) -> None:
-        """Nothing: a trace may span several runs."""
+        """Does nothing: a trace may span several runs."""
 
     def on_trace_end(self, trace: Trace) -> None:
         """Nothing."""
@@ -99,7 +99,7 @@ class RolloutTracingProcessor(TracingProcessor):
             run.claim(self._settings)
 
     def on_span_end(self, span: Span[Any]) -> None:
-        """Nothing: the run itself ends what is recorded."""
+        """Does nothing: the run itself ends its recording."""
 
     def shutdown(self) -> None:
         """Nothing is kept here."""
@@ -109,11 +109,11 @@ class RolloutTracingProcessor(TracingProcessor):
 
 
 _processors: WeakSet[RolloutTracingProcessor] = WeakSet()
-"""Those that are in use: while there are any, each run is followed until its trace begins."""
+"""Processors in use: while there are any, each run is followed until its trace begins."""
 
 
 everywhere: list[Settings] = []
-"""Settings for the runs that nobody has asked for otherwise; the latest count."""
+"""Settings for runs without settings of their own; the latest apply."""
 
 
 def _find(agent: Agent[Any], hooks: Any, config: Any) -> Settings | None:

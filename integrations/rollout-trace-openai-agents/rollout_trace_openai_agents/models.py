@@ -57,7 +57,7 @@ def record_provider(provider: Any, settings: Settings) -> None:
 
 
 def forget(settings: Settings) -> None:
-    """Takes back what runs with these settings made record. Other runs with equal ones make theirs record again."""
+    """Stops recording the models of runs with these settings. Other runs with equal settings restart theirs."""
     _classes.take_off_all(lambda thing: _classes.settings_of(thing) == replace(settings, is_asked=False))
 
 

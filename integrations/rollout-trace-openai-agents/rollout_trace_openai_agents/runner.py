@@ -1,7 +1,7 @@
 """Where runs, guardrails and failing tools are noticed: functions of the SDK are wrapped, once in a process.
 
-Outside a recorded run they do what they did. The hooks of the SDK report agents and tools of a run, but neither its end
-nor its error, nor the agents that its tools run; and its traces can be switched off.
+Outside a recorded run their behaviour is unchanged. The hooks of the SDK report agents and tools of a run, but neither
+its end nor its error, nor the agents that its tools run; and its traces can be switched off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollout_trace_openai_agents.runs import ForwardingHooks, Run
 from rollout_trace_openai_agents.settings import Settings
 
 Find = Callable[[Agent[Any], Any, Any], Settings | None]
-"""From the agent, the hooks and the ``RunConfig`` of a run to how it is recorded; None if nobody has asked for that."""
+"""Maps a run's agent, hooks and ``RunConfig`` to its recording settings; None if it should not be recorded."""
 
 _FAILING_TOOL = "maybe_invoke_function_tool_failure_error_function"
 """Every exception of a function tool is passed to this function, before it becomes a text for the model."""

@@ -1,4 +1,4 @@
-"""What is asked for when runs are recorded."""
+"""Settings of recorded runs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def settings_of(engine: str | Engine | None, keep_bytes: bool, train_guardrails:
     """Checks the arguments.
 
     Raises:
-        ValueError: unknown engine.
+        ValueError: the engine is unknown.
     """
     return Settings(check_engine(engine), keep_bytes, train_guardrails)

@@ -9,7 +9,7 @@ from rollout_trace_pydantic_ai.capability import RolloutCapability
 
 
 def start() -> Callable[[], None]:
-    """Gives a capability to every run of every agent that has none of its own. Returns what ends this."""
+    """Adds a capability to every run of agents without their own. Returns a function that stops this."""
     capability = RolloutCapability()
     unhooked.everywhere.append(capability)
 

@@ -1,4 +1,4 @@
-"""``record``: records agents and models that exist."""
+"""``record``: records existing agents and models."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ T = TypeVar("T")
 def record(recorded: T, *, engine: str | Engine | None = None, keep_bytes: bool = False) -> T:
     """Records every run of an agent, or every call of a model. Returns the same object.
 
-    Recording it again changes nothing, unless an engine is given.
+    Recording an object again changes nothing, unless an engine is given.
 
     Args:
         recorded: an ``Agent``, or a model such as ``OpenAIChatModel``.
         engine: the server behind OpenAI's models (``vllm``, ``sglang``, ...): requests then ask for token ids and
-            logprobs, see ``rollout_trace.wrap_openai``. With None nothing is added to requests, and clients that were
-            wrapped before keep their settings.
+            logprobs, see ``rollout_trace.wrap_openai``. None adds nothing to requests, and clients wrapped before keep
+            their settings.
         keep_bytes: keep request and response bodies on the steps.
 
     Raises:
-        TypeError: neither an agent nor a model.
-        ValueError: unknown engine.
+        TypeError: ``recorded`` is neither an agent nor a model.
+        ValueError: the engine is unknown.
     """
     if isinstance(recorded, Model):
         record_model(recorded, Settings(check_engine(engine), keep_bytes, is_asked=True))

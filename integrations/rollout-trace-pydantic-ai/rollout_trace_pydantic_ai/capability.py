@@ -25,17 +25,16 @@ from rollout_trace_pydantic_ai.unhooked import install_hook
 class RolloutCapability(AbstractCapability[Any]):
     """Records an agent: ``Agent(model, capabilities=[RolloutCapability(engine="vllm")])``.
 
-    One capability may record many agents, also at once. Agents that run inside a recorded run, in a tool or a hook, are
-    recorded with it.
+    One capability may record many agents, even at the same time. Agents that run inside a recorded run, in a tool or a
+    hook, are recorded with it.
 
     Raises:
-        ValueError: unknown engine.
+        ValueError: the engine is unknown.
     """
 
     engine: str | Engine | None = None
     """The server behind OpenAI's models (``vllm``, ``sglang``, ...): requests then ask for token ids and logprobs, see
-    ``rollout_trace.wrap_openai``. With None nothing is added to requests, and clients that were wrapped before keep
-    their settings."""
+    ``rollout_trace.wrap_openai``. None adds nothing to requests, and clients wrapped before keep their settings."""
     keep_bytes: bool = False
     """Whether steps keep the bytes of requests and responses."""
 
@@ -47,11 +46,11 @@ class RolloutCapability(AbstractCapability[Any]):
         install_hook()
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Around all other capabilities: what they do is recorded as the run's."""
+        """Places it around all other capabilities, so that what they do is recorded as part of the run."""
         return CapabilityOrdering(position="outermost")
 
     def get_wrapper_model(self, model: Model) -> None:
-        """Makes the model that is called next record. Nothing is put around it."""
+        """Starts recording the model that is called next, without wrapping it."""
         record_model(model, self._settings)
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: Callable[[], Awaitable[Any]]) -> Any:
@@ -75,7 +74,7 @@ class RolloutCapability(AbstractCapability[Any]):
         request_context: ModelRequestContext,
         handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]],
     ) -> ModelResponse:
-        """Finds out which of the answers that models give in it the agent goes on with."""
+        """Determines which of the answers in a model request the agent continues with."""
         turn = self._begin_turn(ctx, request_context)
         if turn is None:
             return await handler(request_context)
@@ -99,7 +98,7 @@ class RolloutCapability(AbstractCapability[Any]):
         args: Any,
         handler: Callable[[Any], Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
-        """Records a tool call whose arguments are refused; it does not run."""
+        """Records a tool call whose arguments are rejected, so that it does not run."""
         try:
             return await handler(args)
         except (ValidationError, ModelRetry, ToolRetryError) as error:
@@ -138,7 +137,7 @@ class RolloutCapability(AbstractCapability[Any]):
         return result
 
     def _run(self, ctx: RunContext[Any]) -> RunFrame | None:
-        """The run, if it is this capability that records it."""
+        """Returns the run, if this capability records it."""
         run = run_of(ctx.run_id)
         return run if run is not None and run.capability is self else None
 

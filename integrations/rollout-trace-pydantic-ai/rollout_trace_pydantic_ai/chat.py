@@ -1,4 +1,4 @@
-"""Fields of a step from Pydantic AI's messages, for model calls whose bytes were not seen.
+"""Step fields from Pydantic AI's messages, for model calls whose bytes were not recorded.
 
 Messages and tools take the shape of OpenAI's chat.
 """
@@ -84,7 +84,7 @@ def parsed(arguments: Any) -> Any:
 
 
 def retry_reason(part: Any) -> str | None:
-    """Why the model is asked again, if this part of a request says so; else None."""
+    """Returns why the model is asked again, if this part of a request says so; otherwise None."""
     if part.part_kind in ("retry-prompt", "retry-feedback") or getattr(part, "outcome", None) == "retried":
         return part.content if isinstance(part.content, str) else json.dumps(snapshot(part.content))
     return None

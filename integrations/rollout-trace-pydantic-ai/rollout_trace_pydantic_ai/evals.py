@@ -1,4 +1,4 @@
-"""The cases of pydantic_evals: a trajectory each, with its evaluators' results as rewards."""
+"""Records cases of pydantic_evals: one trajectory for each, with the evaluators' results as rewards."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rollout_trace.integration import AgentFrame, ErrorInfo, Frame, Trajectory, 
 class RolloutLifecycle(CaseLifecycle[Any, Any, Any]):
     """Records the cases of an evaluation: ``dataset.evaluate_sync(task, lifecycle=RolloutLifecycle)``.
 
-    Each run of a case is a trajectory of its own, whatever its task calls the model with. The calls that evaluators
-    make, such as those of an ``LLMJudge``, are in a child of it and are not trained on.
+    Each run of a case is its own trajectory, however its task calls the model. Calls made by evaluators, such as an
+    ``LLMJudge``, are in a child trajectory and are not trained on.
     """
 
     _root: AgentFrame | None = None
@@ -30,13 +30,13 @@ class RolloutLifecycle(CaseLifecycle[Any, Any, Any]):
     _before: Trajectory | None = None
 
     def reward(self, result: ReportCase[Any, Any, Any]) -> float | None:
-        """Returns the trajectory's ``reward``; override it where a case has several results.
+        """Returns the trajectory's ``reward``. Override it if a case has several results.
 
         Args:
-            result: of the case, with ``scores`` and ``assertions`` by name.
+            result: the case's result, with ``scores`` and ``assertions`` by name.
 
         Returns:
-            The only score or assertion (1 or 0); None where there are several, or where an evaluator failed.
+            The only score or assertion (1 or 0); None if there are several, or if an evaluator failed.
         """
         found = [*result.scores.values(), *result.assertions.values()]
         return float(found[0].value) if len(found) == 1 and not result.evaluator_failures else None
@@ -46,7 +46,7 @@ class RolloutLifecycle(CaseLifecycle[Any, Any, Any]):
         self._begin()
 
     async def prepare_context(self, ctx: EvaluatorContext[Any, Any, Any]) -> EvaluatorContext[Any, Any, Any]:
-        """Has calls from here on recorded as the evaluators'."""
+        """Records later calls as the evaluators'."""
         self._begin_evaluation()
         return ctx
 
@@ -100,7 +100,7 @@ class RolloutLifecycle(CaseLifecycle[Any, Any, Any]):
         trajectory.group_id = f"{name}/{digest[:12]}"
 
     def _describe(self, trajectory: Trajectory, result: Any) -> None:
-        """Sets what only the result has: the number of the run, what it led to."""
+        """Sets values that only the result has: the number of the run, and its outcome."""
         self._set_task(trajectory, result.source_case_name or result.name)
         number = re.search(r"\[(\d+)/\d+\]$", result.name) if result.source_case_name else None
         trajectory.rollout_index = int(number[1]) - 1 if number else 0
@@ -132,7 +132,7 @@ class RolloutLifecycle(CaseLifecycle[Any, Any, Any]):
 
 
 class _Around(RolloutLifecycle):
-    """Records the cases of an evaluation that has a lifecycle of its own, which runs inside."""
+    """Records the cases of an evaluation that has its own lifecycle, which runs inside this one."""
 
     def __init__(self, case: Any, inner: Callable[[Any], CaseLifecycle[Any, Any, Any]]) -> None:
         super().__init__(case)
@@ -154,7 +154,7 @@ class _Around(RolloutLifecycle):
 
 
 def start() -> Callable[[], None]:
-    """Records every case of every evaluation in this process. Returns what ends this."""
+    """Records every case of every evaluation in this process. Returns a function that stops this."""
     base: Any = Dataset.evaluate
 
     @functools.wraps(base)

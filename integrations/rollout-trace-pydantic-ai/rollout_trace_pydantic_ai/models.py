@@ -43,7 +43,7 @@ _classes: ClassSwap[Settings] = ClassSwap("_rollout_trace_pydantic_ai", is_pickl
 
 @guarded
 def record_model(model: Any, settings: Settings) -> None:
-    """Makes a model record, or those inside one that only passes calls on. May be called before each call.
+    """Starts recording a model, or those inside one that only passes calls on. May be called before each call.
 
     A model that records already keeps its settings, unless an engine is given.
     """
@@ -61,7 +61,7 @@ def record_model(model: Any, settings: Settings) -> None:
 
 
 def forget(settings: Settings) -> None:
-    """Takes back what runs with these settings made record. Other runs with equal ones make theirs record again."""
+    """Stops recording the models of runs with these settings. Other runs with equal settings restart theirs."""
     _classes.take_off_all(lambda model: _classes.settings_of(model) == settings)
 
 

@@ -8,5 +8,5 @@ from rollout_trace_smolagents._recording import record_all
 
 
 def start() -> Callable[[], None]:
-    """Records every agent that begins a run. Returns what ends this."""
+    """Records every agent that begins a run. Returns a function that stops this."""
     return record_all()

@@ -24,20 +24,20 @@ _own_clients: weakref.WeakSet[Any] = weakref.WeakSet()
 def record(agent: A, *, engine: str | Engine | None = None, scores: bool = False) -> A:
     """Records every run of an agent and of its managed agents. Returns the same agent.
 
-    A run inside ``with rt.trajectory()`` is recorded there, any other opens a trajectory of its own; a managed agent's
-    run is a child of its manager's. Models and managed agents that are set later are found when the next run begins.
-    A second call changes the settings.
+    A run inside ``with rt.trajectory()`` is recorded there; any other opens its own trajectory. A managed agent's run
+    is a child of its manager's run. Models and managed agents that are set later are found when the next run begins. A
+    second call changes the settings.
 
     Args:
         agent: a ``ToolCallingAgent``, a ``CodeAgent``, or a subclass.
         engine: the server behind the models with an OpenAI client, as in ``rt.wrap_openai``: a name or an
-            ``rt.Engine``. A client that the user wrapped keeps its own.
-        scores: have ``TransformersModel`` return its scores (until a call ends, 4 bytes for each sampled token times
-            the size of the vocabulary), from which the steps get logprobs.
+            ``rt.Engine``. A client that the user wrapped keeps its own settings.
+        scores: let ``TransformersModel`` return its scores, from which logprobs are computed. Until a call ends, they
+            take 4 bytes times the vocabulary size for each sampled token.
 
     Raises:
-        TypeError: not an agent of smolagents.
-        ValueError: unknown engine.
+        TypeError: ``agent`` is not a smolagents agent.
+        ValueError: the engine is unknown.
     """
     if not isinstance(agent, smolagents.MultiStepAgent):
         raise TypeError(
@@ -53,7 +53,7 @@ def record(agent: A, *, engine: str | Engine | None = None, scores: bool = False
 
 
 def record_all() -> Callable[[], None]:
-    """Records every agent from its next run on, and what it manages; returns what ends this, exactly."""
+    """Records every agent, and its managed agents, from its next run on. Returns a function that undoes this."""
     base: Any = smolagents.MultiStepAgent.run
     attached: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -79,7 +79,7 @@ def record_all() -> Callable[[], None]:
 
 
 def unrecord(agent: A) -> A:
-    """Undoes ``record``, also for managed agents, models, executors and clients. Returns the same agent.
+    """Undoes ``record``, including for managed agents, models, executors and clients. Returns the same agent.
 
     A model that another recorded agent shares is recorded again when that agent's next run begins.
     """

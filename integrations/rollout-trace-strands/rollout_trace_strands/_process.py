@@ -9,7 +9,7 @@ from rollout_trace_strands.provider import RolloutHookProvider
 
 
 def start() -> Callable[[], None]:
-    """Attaches a provider to every agent, graph and swarm that begins a run without one. Returns what ends this."""
+    """Attaches a provider to each agent, graph and swarm that runs without one. Returns a function that stops this."""
     provider = RolloutHookProvider()
     unhooked.everywhere.append(provider.attach)
 

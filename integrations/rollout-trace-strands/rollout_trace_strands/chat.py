@@ -1,4 +1,4 @@
-"""Fields of a step from Strands' messages, for model calls whose bytes were not seen.
+"""Step fields from Strands' messages, for model calls whose bytes were not recorded.
 
 Messages and tools take the shape of OpenAI's chat.
 """
@@ -50,7 +50,7 @@ def answer_fields(message: Mapping[str, Any], stop_reason: str | None, usage: Ma
 
 
 def snapshot(value: Any) -> Any:
-    """A copy of a value that later changes do not reach: mappings and lists are copied at every depth."""
+    """Copies a value: mappings and lists are copied at every depth."""
     if isinstance(value, Mapping):
         return {key: snapshot(item) for key, item in value.items()}
     return [snapshot(item) for item in value] if isinstance(value, (list, tuple)) else value

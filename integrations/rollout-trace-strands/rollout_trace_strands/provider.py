@@ -56,18 +56,18 @@ _registries: weakref.WeakKeyDictionary[HookRegistry, object] = weakref.WeakKeyDi
 class RolloutHookProvider(HookProvider):
     """Records agents, graphs and swarms: ``Agent(hooks=[RolloutHookProvider(engine="vllm")])``.
 
-    One provider may record many agents, also at once. All that runs inside a recorded run is recorded with it: agents
-    that are tools or that a tool makes, the nodes of a graph or swarm, agents that write summaries.
+    One provider may record many agents, even at the same time. Everything inside a recorded run is recorded with it:
+    agents used as tools or made by a tool, the nodes of a graph or swarm, agents that write summaries.
 
     Args:
         engine: the server behind ``OpenAIModel`` and ``LiteLLMModel`` (``vllm``, ``sglang``, ...): its requests then
-            ask for token ids and logprobs, see ``rollout_trace.wrap_openai``. With None nothing is added to requests,
-            and clients that were wrapped before keep their settings. An ``rollout_trace.Engine`` asks for more than
-            ids and logprobs; ``LlamaCppModel`` is asked for as much of it as llama-server has.
+            ask for token ids and logprobs, see ``rollout_trace.wrap_openai``. None adds nothing to requests, and
+            clients wrapped before keep their settings. An ``rollout_trace.Engine`` asks for more than ids and logprobs;
+            ``LlamaCppModel`` is asked for what llama-server supports.
         keep_bytes: keep request and response bodies on the steps.
 
     Raises:
-        ValueError: unknown engine.
+        ValueError: the engine is unknown.
     """
 
     def __init__(self, *, engine: str | Engine | None = None, keep_bytes: bool = False) -> None:
@@ -81,7 +81,7 @@ class RolloutHookProvider(HookProvider):
         """Records an agent, graph or swarm that was made without this hook, and the agents inside it. Returns it.
 
         Raises:
-            TypeError: not an agent, graph or swarm that runs in this process: it has no hooks.
+            TypeError: the object is not an agent, graph or swarm of this process, so it has no hooks.
         """
         hooks = getattr(recorded, "hooks", None)
         if not isinstance(hooks, HookRegistry):
@@ -91,7 +91,7 @@ class RolloutHookProvider(HookProvider):
         return recorded
 
     def detach(self) -> None:
-        """Records no run from now on. The agents, graphs and swarms that it recorded may be given another provider."""
+        """Stops recording. Agents, graphs and swarms that it recorded can then get another provider."""
         # Strands takes no hook back: those that are registered do nothing.
         self._is_detached = True
         for registry in list(self._attached):

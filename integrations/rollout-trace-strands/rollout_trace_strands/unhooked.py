@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MARK = "_rollout_trace"
 everywhere: list[Callable[[Any], object]] = []
-"""Attach the owner of a run that begins outside of recorded ones to a provider; the latest counts."""
+"""Functions that attach the owner of a run outside recorded runs to a provider; the latest applies."""
 
 
 def install_hook() -> None:

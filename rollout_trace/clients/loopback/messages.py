@@ -34,34 +34,34 @@ class ConnectionStalled(ConnectionCut):
 
 @dataclass
 class RequestRecord:
-    """One request and its answer. Filled in while it is served; final once `LoopbackServer.wait_idle` returns."""
+    """One request and its answer, filled in while it is served and final once `LoopbackServer.wait_idle` returns."""
 
     index: int
     """Order in which requests began, from 0."""
     connection: int
-    """Number of the TCP connection it came on, from 0."""
+    """Number of the TCP connection that the request came on, from 0."""
     method: str
     """HTTP method."""
     path: str
-    """Without the query."""
+    """Path of the request, without the query."""
     query: str
-    """Without the question mark."""
+    """Query of the request, without the question mark."""
     headers: dict[str, str]
-    """Lower-case names; the last of repeated headers."""
+    """Request headers by lower-case name; of repeated headers, the last value."""
     body: bytes
-    """As sent, before any decoding."""
+    """Body of the request as sent, before any decoding."""
     status: int | None = None
-    """None until the answer's head is sent."""
+    """HTTP status of the answer; None until its head is sent."""
     response_headers: list[tuple[str, str]] = field(default_factory=list)
-    """Of the answer, as they were sent."""
+    """Headers of the answer, as they were sent."""
     response_chunks: list[bytes] = field(default_factory=list)
-    """What was sent, without the HTTP chunk framing."""
+    """Body of the answer in the chunks that were sent, without the HTTP chunk framing."""
     completed: bool = False
-    """The whole response was sent."""
+    """Whether the whole response was sent."""
     socket: socket.socket | None = field(default=None, repr=False, compare=False)
-    """Of the connection."""
+    """Socket of the connection."""
     header_lines: list[tuple[str, str]] = field(default_factory=list, repr=False)
-    """The headers as they came: in their order, with their case, repeated ones too."""
+    """The request's headers as they arrived: in order, in their original case, including repeated ones."""
 
     @property
     def json(self) -> Any:
@@ -73,7 +73,7 @@ class RequestRecord:
 
     @property
     def response_body(self) -> bytes:
-        """Bytes of the response body that were sent (still compressed, if it was)."""
+        """The bytes of the response body that were sent; still compressed if the response was."""
         return b"".join(self.response_chunks)
 
 
@@ -81,7 +81,8 @@ class RequestRecord:
 class Response:
     """An HTTP response. `parts` are sent in order; a callable among them runs at its place, to wait or to cut.
 
-    Or its bytes come from `stream`, which is closed at the end, also where the client has gone.
+    With `stream` set, the bytes come from there instead. `stream` is closed at the end, even if the client has
+    disconnected.
     """
 
     status: int = 200
@@ -89,13 +90,13 @@ class Response:
     parts: Sequence[Part] = ()
     chunked: bool = False
     before: Sequence[Callable[[], None]] = ()
-    """Run before the head is sent."""
+    """Called before the head is sent."""
     stream: Generator[bytes, None, None] | None = None
-    """Instead of `parts`."""
+    """Bytes of the body, used instead of `parts`."""
     length: int | None = None
-    """Of the body, where it is not that of `parts`."""
+    """Length of the body in bytes, if it differs from that of `parts`."""
     after: Sequence[Callable[[], None]] = ()
-    """Run once it is sent, or was broken off."""
+    """Called once the response was sent, or was cut off."""
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

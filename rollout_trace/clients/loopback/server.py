@@ -255,21 +255,21 @@ Server = TypeVar("Server", bound="LoopbackServer")
 
 
 class LoopbackServer:
-    """Base of the servers: listens on 127.0.0.1 from `start` to `close`, or in a `with` block.
+    """Base class of the servers. Listens on 127.0.0.1 from `start` to `close`, or inside a `with` block.
 
     `port` is the port to listen on; 0 means any free one. `requests` is the log. An exception raised while answering is
     kept in `errors`, answered as HTTP 400 (which SDKs do not retry), and raised when the `with` block ends.
     """
 
     keeps_requests = True
-    """Whether requests, with their bodies and headers, are kept: for tests. Else the log is empty."""
+    """Whether `requests` keeps each request with its body and headers, for tests. If False, the log stays empty."""
 
     def __init__(self, *, port: int = 0) -> None:
         self._port = port
         self.errors: list[BaseException] = []
-        """Exceptions that were raised while answering."""
+        """Exceptions raised while answering."""
         self.closing = threading.Event()
-        """Set once ``close`` is called: answers that wait are cut."""
+        """Set when ``close`` is called, which cuts off waiting answers."""
         self._changed = threading.Condition()
         self._requests: list[RequestRecord] = []
         self._count = 0
@@ -282,7 +282,7 @@ class LoopbackServer:
         return None
 
     def answer(self, record: RequestRecord) -> Response:
-        """Return the response to one request; defined by subclasses. Called on the connection's thread."""
+        """Return the response to one request. Subclasses define it; it runs on the connection's thread."""
         raise NotImplementedError
 
     @property
@@ -315,7 +315,7 @@ class LoopbackServer:
                 raise TimeoutError(f"{self._active} requests are still being answered after {timeout} s")
 
     def wait_requests(self, count: int = 1, timeout: float = 30.0) -> None:
-        """Wait until `count` requests came, since the start. Raises TimeoutError after `timeout` seconds."""
+        """Wait until `count` requests have arrived since the start. Raises TimeoutError after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._requests) >= count, timeout):
                 raise TimeoutError(f"after {timeout} s {len(self._requests)} requests have come; expected {count}")
@@ -332,7 +332,7 @@ class LoopbackServer:
         return self
 
     def close(self) -> None:
-        """Stop: cut the answers in flight, close connections, join threads. The log stays readable."""
+        """Stop the server: cut off answers in flight, close connections, join threads. The log stays readable."""
         self.closing.set()
         if self._httpd is None or self._thread is None:
             return
@@ -365,7 +365,7 @@ class LoopbackServer:
             self._changed.notify_all()
 
     def respond(self, record: RequestRecord) -> Response:
-        """The response to one request: that of ``answer``, or HTTP 400 where it raised."""
+        """Returns the response to one request: that of ``answer``, or HTTP 400 if ``answer`` raised."""
         try:
             response = self.answer(record)
         except ConnectionCut:
