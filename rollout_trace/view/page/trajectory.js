@@ -189,7 +189,7 @@
       if (this.pane.hidden || (this.paneShown === shown && this.paneOutline === this.outline)) return;
       [this.paneShown, this.paneOutline] = [shown, this.outline];
       this.pane.setAttribute("aria-label", `${pane} of the trajectory`);
-      this.paneTitle.textContent = `${this.outline.summary.name || "agent"}: ${pane}`;
+      fill(this.paneTitle, `${this.outline.summary.name || "agent"}: ${pane}`);
       if (pane === "rows") fill(this.paneBody, RT.rows.pane(this.outline, this.context));
       if (pane === "time") {
         const draw = () => fill(this.paneBody, RT.timeline.pane(this.context, step, this.loaded));
