@@ -272,9 +272,9 @@ def _run(server: LoopbackServer, given: argparse.Namespace) -> int:
     _print_variables(server.url, exported=False)
     _wait_for(stop)
     server.close()
-    left = getattr(server, "answers_left", 0)
-    unused = f", {left} answers left" if left else ""
-    print(f"{len(server.requests)} requests{unused}", flush=True)
+    asked, left = len(server.requests), getattr(server, "answers_left", 0)
+    unused = f", {left} answer{'s' * (left > 1)} left" if left else ""
+    print(f"{asked} request{'s' * (asked != 1)}{unused}", flush=True)
     for error in server.errors:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
     return 1 if server.errors else 0

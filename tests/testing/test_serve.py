@@ -85,21 +85,21 @@ def test_a_script_is_served_until_it_is_told_to_end(script: Path, end: Any) -> N
     with serving(str(script), *options, end=end, told=told) as served:
         assert served.text("hi") == "from beside"
         assert served.variables["ANTHROPIC_BASE_URL"] == served.url
-    assert told == ["1 requests\n", ""]
+    assert told == ["1 request\n", ""]
 
 
 def test_a_name_of_the_file_and_answers_left(script: Path) -> None:
     told: list[str] = []
     with serving(f"{script}:others", told=told) as served:
         assert served.text("hi") == "one"
-    assert told == ["1 requests, 1 answers left\n", ""]
+    assert told == ["1 request, 1 answer left\n", ""]
 
 
 def test_a_script_that_fails_is_told_at_the_end(script: Path) -> None:
     told: list[str] = []
     with serving(str(script), code=1, told=told) as served, pytest.raises(Exception, match="no answer"):
         served.text("wrong")
-    assert told == ["1 requests\n", "error: ValueError: no answer\n"]
+    assert told == ["1 request\n", "error: ValueError: no answer\n"]
 
 
 def test_without_a_script_it_repeats_what_is_said() -> None:
