@@ -224,7 +224,7 @@ def test_what_agents_are_called_with(agent: Any, expected: Any) -> None:
         ("my agent:solve", ValueError, "'my agent' in 'my agent:solve' is neither a module"),
         ("agent.txt/x:solve", ValueError, "neither a module"),
         ("jsn:dumps", ImportError, "there is no module 'jsn'; install it, set PYTHONPATH, or give its file"),
-        ("json.dcoder:x", ImportError, "no module 'json.dcoder': the package 'json' is there"),
+        ("json.dcoder:x", ImportError, "there is no module 'json.dcoder': the package 'json' has no such module"),
         ("json:dump5", ImportError, "json has no 'dump5'; did you mean 'dump.*"),
         (
             "json.decoder:JSONDecoder.decod",

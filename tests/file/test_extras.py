@@ -159,7 +159,9 @@ def test_arrays_set_by_hand_may_have_other_types() -> None:
     assert back.sampling_mask is not None
     assert [one.tolist() for one in back.sampling_mask] == [[7, 8]]
     bad: Any = SamplingMask(np.array([2**31]), np.array([1]), None)
-    with pytest.raises(ValueError, match=r"sampling_mask.ids: expected int32, got int64 that it cannot hold"):
+    with pytest.raises(
+        ValueError, match=r"sampling_mask.ids: expected int32, got int64 with values that it cannot hold"
+    ):
         encode(Trajectory(steps=[replace(step, sampling_mask=bad)]))
 
 
