@@ -145,7 +145,9 @@ def test_what_has_models_inside_is_told_what_to_do(kind: str) -> None:
     with serving("Hi") as server:
         llm = chat(server, recorded=False)
         whole: Any = adder(llm) if kind == "graph" else RunnableLambda(lambda text: text) | llm
-        with pytest.raises(TypeError, match=r"takes a model, got .*record\(llm\) each of them.*RolloutCallbackHandler"):
+        with pytest.raises(
+            TypeError, match=r"takes a model, got .*record\(llm\) on each of them.*RolloutCallbackHandler"
+        ):
             record(whole, engine="vllm")
         record(llm, engine="vllm")
         whole.invoke(question() if kind == "graph" else "Hi")
