@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker("processes")
         if "not processes" in config.option.markexpr:
             sys.addaudithook(_refuse_processes)
-    if not os.environ.get("ROLLOUT_TRACE_AMOUNT"):
+    if os.environ.get("ROLLOUT_TRACE_AMOUNT", "few") == "few":
         left = [item for item in items if item.get_closest_marker("more")]
         items[:] = [item for item in items if not item.get_closest_marker("more")]
         config.hook.pytest_deselected(items=left)

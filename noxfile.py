@@ -260,8 +260,7 @@ def tests(name: str, *arguments: str) -> None:
 
     def test_one(session: nox.Session) -> None:
         # With a framework's oldest release as much is tried as in `make test`.
-        variables = {} if name.endswith("-oldest") else {"ROLLOUT_TRACE_AMOUNT": "more"}
-        pytest(session, name, *arguments, slowest=3, **variables)
+        pytest(session, name, *arguments, ROLLOUT_TRACE_AMOUNT="few" if name.endswith("-oldest") else "more")
         if name == "consumers-torch":
             # Of smolagents, what needs PyTorch.
             folder = Path("integrations", "rollout-trace-smolagents")

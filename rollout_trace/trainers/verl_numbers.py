@@ -23,8 +23,8 @@ def note_numbers(batch: Any) -> None:
     """
     try:
         by_file: dict[str, list[tuple[dict[str, Any], Any, Any]]] = {}
-        for file, *row in _rows(batch):
-            by_file.setdefault(file, []).append((row[0], row[1], row[2]))
+        for file, place, logprobs, entropy in _rows(batch):
+            by_file.setdefault(file, []).append((place, logprobs, entropy))
     except Exception as error:
         guard.warn(f"numbers of a batch were not noted: {guard.describe(error)}")
         return
