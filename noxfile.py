@@ -208,8 +208,9 @@ def properties(session: nox.Session) -> None:
 @task("kills", "dev")
 def kills(session: nox.Session) -> None:
     """Hundreds of processes killed at any moment, and recovered; thousands of rollouts with faults."""
-    tests = ("tests/kills", "tests/collection/test_kills.py", "tests/collection/test_many.py")
-    pytest(session, "dev", *tests, ROLLOUT_TRACE_AMOUNT="all")
+    tests = ("tests/record/kills", "tests/file/shards/test_kills.py")
+    rollouts = (f"tests/collection/test_{name}.py" for name in ("kills", "many", "rollouts"))
+    pytest(session, "dev", *tests, *rollouts, ROLLOUT_TRACE_AMOUNT="all")
 
 
 @task("test-engines", "dev")
@@ -259,8 +260,9 @@ def tests(name: str, *arguments: str) -> None:
     """Adds the task ``test-NAME``: tests in the environment NAME."""
 
     def test_one(session: nox.Session) -> None:
-        # With a framework's oldest release as much is tried as in `make test`.
-        pytest(session, name, *arguments, ROLLOUT_TRACE_AMOUNT="few" if name.endswith("-oldest") else "more")
+        # With older releases of SDKs and frameworks as much is tried as in `make test`.
+        is_older = name in CLIENTS or name.endswith("-oldest")
+        pytest(session, name, *arguments, ROLLOUT_TRACE_AMOUNT="few" if is_older else "more")
         if name == "consumers-torch":
             # Of smolagents, what needs PyTorch.
             folder = Path("integrations", "rollout-trace-smolagents")

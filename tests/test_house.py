@@ -194,6 +194,12 @@ MOVED = {
 """Types that were in `rollout_trace.__all__`, by the room whose package has them."""
 
 
+def test_what_the_tasks_run_is_there() -> None:
+    named = set(re.findall(r"\"((?:tests|benchmarks|examples)/[\w./-]+)\"", (house.ROOT / "noxfile.py").read_text()))
+    assert named
+    assert [path for path in sorted(named) if not (house.ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize("path", OLD_PATHS)
 def test_documented_paths_still_work(path: str) -> None:
     module = import_module(path)

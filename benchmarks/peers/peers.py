@@ -34,6 +34,14 @@ OURS = (
         "ours-instrumented", "rollout_trace, instrumented", "peers-ours", ("rollout-trace",), "trajectories in memory"
     ),
     Peer("ours-file", "rollout_trace, to a file", "peers-ours", ("rollout-trace",), "a JSONL file", memory=False),
+    Peer(
+        "ours-process",
+        "rollout_trace, to a file by a process",
+        "peers-ours",
+        ("rollout-trace",),
+        "a JSONL file, written by another process, whose time is in no figure",
+        memory=False,
+    ),
 )
 OTHERS = (
     _peer(

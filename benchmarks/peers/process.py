@@ -20,7 +20,7 @@ class WorkerFailed(Exception):
 
 
 def python_of(environment: str) -> Path:
-    """The interpreter of an environment of `make environment-NAME`."""
+    """The interpreter of an environment that `make NAME` makes."""
     return ROOT / ".venvs" / environment / "bin" / "python"
 
 

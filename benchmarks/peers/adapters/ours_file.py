@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import rollout_trace as rt
 from benchmarks.peers.adapters import ours
@@ -16,6 +17,8 @@ class Peer(ours.Peer):
 
     imports = "import rollout_trace as rt; rt.wrap_openai, rt.recording, rt.trajectory"
     keeps_in_memory = False
+    writer: Literal["thread", "process"] = "thread"
+    """Who decodes the calls and writes the file."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -23,11 +26,15 @@ class Peer(ours.Peer):
         self._open = ExitStack()
         self._recording = False
 
+    def begin(self) -> None:
+        """Opens the file, unless it is open."""
+        if not self._recording:
+            self._open.enter_context(rt.recording(self._path, writer=self.writer))
+            self._recording = True
+
     @contextmanager
     def trace(self, name: str) -> Iterator[None]:
-        if not self._recording:
-            self._open.enter_context(rt.recording(self._path))
-            self._recording = True
+        self.begin()
         with rt.trajectory(name=name):
             yield
 
