@@ -241,14 +241,10 @@ class PageData:
 
 
 def about(title: str, paths: Iterable[str], tokenizer: str | None) -> dict[str, Any]:
-    """Returns what the page says of its files and of itself, and what it knows of findings."""
+    """Returns what the page says of its files and of itself, and the grade of each code of a finding."""
     files = [{"path": path, "name": os.path.basename(path) or path} for path in paths]
-    return {"version": __version__, "title": title, "files": files, "tokenizer": tokenizer, "grades": grades()}
-
-
-def grades() -> dict[str, str]:
-    """Returns the grade of each code of a finding."""
-    return {code: grade for code, (grade, _) in CODES.items()}
+    grades = {code: grade for code, (grade, _) in CODES.items()}
+    return {"version": __version__, "title": title, "files": files, "tokenizer": tokenizer, "grades": grades}
 
 
 def _summaries(found: Sequence[bytes]) -> list[Summary]:

@@ -16,7 +16,7 @@ import msgspec
 
 from rollout_trace.view.assets import asset, linked_page
 from rollout_trace.view.model import Summary
-from rollout_trace.view.page_data import grades
+from rollout_trace.view.page_data import about
 
 ADDRESS = "http://page.invalid/made-up-token/"
 POLICY = (
@@ -133,10 +133,8 @@ class Pretend:
 
     def _info(self, arguments: dict[str, str]) -> dict[str, Any]:
         return {
-            "version": "0", "title": "rollouts.jsonl",
-            "files": [{"path": "/data/rollouts.jsonl", "name": "rollouts.jsonl"}],
-            "total": len(self.summaries), "writable": True, "static": False, "tokenizer": None,
-            "indexing": self.indexing, "generation": self.generation, "problems": self.problems, "grades": grades(),
+            **about("rollouts.jsonl", ["/data/rollouts.jsonl"], None), "total": len(self.summaries), "writable": True,
+            "static": False, "indexing": self.indexing, "generation": self.generation, "problems": self.problems,
         }  # fmt: skip
 
     def _trajectory(self, arguments: dict[str, str]) -> dict[str, Any]:

@@ -40,7 +40,6 @@ RT.app = (() => {
   const hash = (name, path, query = {}) =>
     "#/" + [name, ...path].filter(Boolean).map(encodeURIComponent).join("/") + queryString(query);
 
-  /** Goes to a place, as a link does. */
   function go(to) {
     if (window.location.hash === to) follow();
     else window.location.hash = to;
@@ -76,7 +75,6 @@ RT.app = (() => {
     if (left) left.view.close();
   }
 
-  /** The error instead of the view. */
   function fail(error) {
     leave();
     fill(main, el("div.empty", { role: "alert" },
@@ -112,7 +110,6 @@ RT.app = (() => {
       indexing && el("span.num", `reading ${Math.floor((100 * indexing.done) / (indexing.of || 1))}%`));
   }
 
-  /** What of the files could not be read. */
   function showProblems() {
     dialog("Problems", el("p.soft", "Everything else is shown."),
       el("ul.problem-list", info.problems.map((problem) => el("li", problem))));
@@ -215,7 +212,6 @@ RT.app = (() => {
     }
   }
 
-  /** Begins: called once, when every view is registered. */
   async function start() {
     setTheme(remembered("theme", null));
     themeButton.addEventListener("click", toggleTheme);
@@ -231,5 +227,8 @@ RT.app = (() => {
     if (!info.static) window.setTimeout(keepPolling, POLL);
   }
 
-  return { route, go, replace, hash, parse, setTitle, banner, dialog, start, get info() { return info; } };
+  // Every view is registered then.
+  document.addEventListener("DOMContentLoaded", start);
+
+  return { route, go, replace, hash, parse, setTitle, banner, dialog, get info() { return info; } };
 })();

@@ -144,8 +144,8 @@ RT.charts = (() => {
     const width = WIDE / bins.length;
     const y = (log) => HIGH / 2 - (log / reach) * (HIGH / 2 - 4);
     const bars = bins.map(([step, token, middle, low, high], i) => {
-      const [mean, least, most] = [middle, low, high].map(ratio);
-      const label = `step ${count(step)}, token ${count(token)}: ratio ${mean}, from ${least} to ${most}`;
+      const [usual, from, to] = [middle, low, high].map(ratio);
+      const label = `step ${count(step)}, token ${count(token)}: ratio ${usual}, from ${from} to ${to}`;
       const height = Math.max(1, y(low) - y(high));
       const one = bar({ "aria-label": label }, label, i * width, width, HIGH,
         svg("rect.range", { x: i * width + width / 4, y: y(high), width: width / 2, height }),

@@ -33,18 +33,12 @@
 
   const ENDED = "one of them has ended";
 
-  class View {
-    constructor({ path, query }, element) {
-      this.both = path.slice(0, 2);
-      this.element = element;
-      this.state = RT.places.stateOf(query);
-    }
-
+  class View extends RT.ChosenStep {
     async open() {
-      if (this.both.length < 2) throw new Error("A comparison needs two trajectories: #/compare/KEY/KEY2");
-      this.outlines = await Promise.all(this.both.map(RT.data.trajectory));
+      if (this.path.length !== 2) throw new Error("A comparison needs two trajectories: #/compare/KEY/KEY2");
+      this.outlines = await Promise.all(this.path.map(RT.data.trajectory));
       if (this.closed) return;
-      this.pages = this.outlines.map((outline, i) => new RT.Pages(this.both[i], outline.steps));
+      this.pages = this.outlines.map((outline, i) => new RT.Pages(this.path[i], outline.steps));
       const lengths = this.outlines.map((outline) => outline.steps.length);
       this.shared = Math.min(...lengths);
       this.longer = lengths[0] > lengths[1] ? 0 : 1;
@@ -52,13 +46,8 @@
       // Steps that one of them has alone are one line.
       this.n = this.shared + Math.min(1, this.rest);
       this.build();
-      this.apply();
+      this.apply(true);
       await this.search();
-    }
-
-    close() {
-      this.closed = true;
-      for (const part of [this.scroller, ...(this.painters || [])]) if (part) part.close();
     }
 
     build() {
@@ -73,17 +62,13 @@
         root: box, color: this.state.color, onhover: (found) => this.hover(found), onpin: (found) => this.hover(found),
       }));
       this.contexts = this.outlines.map((outline, i) =>
-        RT.conversation.makeContext(outline, this.painters[i], (step) => this.set({ step })));
-      this.colors = choice("colour of tokens", RT.places.COLORS, (color) => this.set({ color }));
-      this.legend = el("div.legend-place");
-      const swap = el("a.button", { href: RT.app.hash("compare", this.both.toReversed()) }, "swap");
+        RT.conversation.makeContext(outline, this.painters[i], (step) => this.goStep(step)));
+      this.buildColors(RT.places.COLORS);
+      const swap = el("a.button", { href: RT.app.hash("compare", this.path.toReversed()) }, "swap");
       fill(this.element, el("div.traj.compare",
         el("div.toolbar", this.verdict, this.colors, this.legend, swap, this.token),
         el("div.heads", this.outlines.map((_, i) => this.head(i))), el("div.middle", box)));
-      this.scroller = new RT.Scroller({
-        box, list, n: this.n, first: this.state.step,
-        estimate: () => 240, build: (i) => this.pair(i), onview: (first) => { this.first = first; },
-      });
+      this.buildScroller(box, list, this.n, () => 240, (i) => this.pair(i));
     }
 
     head(i) {
@@ -91,7 +76,7 @@
       const delta = (name) => known(summary[name]) && known(other[name]) && summary[name] !== other[name] &&
         soft(` (${summary[name] > other[name] ? "+" : ""}${number(summary[name] - other[name])})`);
       return el("header.head.card",
-        el("h1", el("a", { href: RT.app.hash("t", [this.both[i]]) }, summary.name), " ", soft(placeOf(summary))),
+        el("h1", el("a", { href: RT.app.hash("t", [this.path[i]]) }, summary.name), " ", soft(placeOf(summary))),
         el("div.num", el("b", `reward ${number(summary.reward)}`), delta("reward"), ` · ${summary.status}`),
         el("div.soft.num", plural(summary.steps, "step"), delta("steps"), ` · ${count(summary.output_tokens)} sampled`,
           delta("output_tokens"), known(summary.cost) && ` · ${cost(summary.cost, summary.currency)}`,
@@ -110,7 +95,7 @@
     }
 
     alone(i) {
-      const place = RT.app.hash("t", [this.both[this.longer]], { step: i });
+      const place = RT.app.hash("t", [this.path[this.longer]], { step: i });
       const goesOn = el("a", { href: place }, plural(this.rest, "step"));
       const notes = [0, 1].map((side) =>
         el("div.absent.soft", side === this.longer ? ["goes on for ", goesOn] : "has ended"));
@@ -162,39 +147,17 @@
         ids && ` id ${ids[token]}`, known(logprob) && ` · logprob ${logprob.toFixed(3)} (p ${probability(logprob)})`);
     }
 
-    set(change) {
-      if (!this.scroller) return;
-      Object.assign(this.state, change);
-      this.apply("step" in change);
-      RT.app.replace(RT.places.address("compare", this.both, this.state));
-    }
-
-    /** Makes the page as the state is; `jump`: the step is brought into sight. */
-    apply(jump = true) {
-      const { state } = this;
-      choose(this.colors, state.color);
-      fill(this.legend, RT.tokens.legend(state.color));
-      for (const painter of this.painters) if (painter.color !== state.color) painter.setColor(state.color);
-      if (state.step !== null) state.step = Math.max(0, Math.min(this.n - 1, state.step));
-      this.scroller.select(state.step);
-      if (jump && state.step !== null) this.scroller.show(state.step);
-    }
-
-    move(way) {
-      if (this.n) this.set({ step: (this.state.step ?? this.first - (way > 0 ? 1 : 0)) + way });
-    }
-
-    update({ query }) {
-      this.state = RT.places.stateOf(query);
-      if (this.scroller) this.apply();
+    apply(jump) {
+      if (this.state.step !== null) this.state.step = this.nearest(this.state.step);
+      this.showChosen(jump);
     }
 
     keys = [
       { key: "j", label: "next step", run: () => this.move(1) },
       { key: "k", label: "previous step", run: () => this.move(-1) },
-      { key: "Escape", label: "back to the first of the two", run: () => RT.app.go(RT.app.hash("t", [this.both[0]])) },
+      { key: "Escape", label: "back to the first of the two", run: () => RT.app.go(RT.app.hash("t", [this.path[0]])) },
     ];
   }
 
-  RT.app.route("compare", (params, element) => new View(params, element));
+  RT.app.route("compare", (params, element) => new View("compare", params, element));
 })();

@@ -208,7 +208,6 @@ RT.conversation = (() => {
     ];
   }
 
-  /** How a tool ran. */
   function toolRun(run, named = true) {
     const { name, duration: seconds, error, arguments: given, result } = run;
     const ran = known(seconds) ? `ran ${duration(seconds)}` : "ran";
@@ -230,7 +229,6 @@ RT.conversation = (() => {
       soft(isInside ? `${count(source.length)} characters of data` : `not loaded: ${source.slice(0, 300)}`));
   }
 
-  /** The text of a step, for a search: [texts]. */
   function texts(view) {
     const messages = view.answer ? [...view.new, view.answer] : view.new;
     return [

@@ -151,7 +151,6 @@ RT.details = (() => {
     return values;
   }
 
-  /** The fields of the form, filled. */
   function fields({ reward, rewards, note }) {
     const lines = Object.entries(rewards || {}).map(([name, value]) => `${name} = ${value}`).join("\n");
     const area = (name, rows, value) => el("textarea.field", { name, rows, value });

@@ -128,10 +128,8 @@ function json(value) {
 const section = (title, ...children) =>
   el("section.side-section", { "aria-label": title }, el("h2", title), children);
 
-/** Shows whether a button is on. */
 const press = (button, on) => button.setAttribute("aria-pressed", String(on));
 
-/** A button that is on or off. */
 const toggle = (label, title, run) => el("button.button", { type: "button", title, on: { click: run } }, label);
 
 /** A row of buttons of which one is chosen. `choices`: [[value, label]], or values that are their own labels. */
@@ -141,7 +139,6 @@ function choice(label, choices, onchoose) {
     el("button", { type: "button", data: { value }, on: { click: () => onchoose(value) } }, name)));
 }
 
-/** Marks the button of a `choice`. */
 function choose(box, value) {
   for (const button of box.children) press(button, button.dataset.value === value);
 }

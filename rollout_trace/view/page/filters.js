@@ -63,7 +63,6 @@ RT.filters = (() => {
     ["any(step.latency > 60 for step in steps)", "in the steps: reads the files"],
   ];
 
-  /** The search language, for the help. */
   const help = () => [
     el("h2", "Search"),
     el("p.soft", "Words, or an expression in Python's syntax, as rollout-trace filter takes it."),

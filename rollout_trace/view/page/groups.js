@@ -4,7 +4,6 @@ RT.groups = (() => {
   const PAGE = 50;
   const ORDERS = [["", "as recorded"], ["mean", "mean reward"], ["spread", "spread"], ["n", "size"], ["group", "name"]];
 
-  /** The groups that are shown, in their order. */
   function chosen(groups, { order, differing }) {
     const some = differing ? groups.filter((g) => g.spread) : groups;
     return order ? sortedBy(some, (g) => g[order] ?? null, order === "spread" || order === "n") : some;
@@ -52,7 +51,6 @@ RT.groups = (() => {
       group.n > MOST_CELLS && soft(`and ${count(group.n - MOST_CELLS)} more`)),
     el("div.compare", comparison(group)));
 
-  /** How many pages of groups there are. */
   const pages = (groups, options) => Math.ceil(chosen(groups, options).length / PAGE);
 
   function tools(groups, { order, differing }, change) {

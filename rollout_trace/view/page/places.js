@@ -38,7 +38,6 @@ RT.places = (() => {
     if (place.name === "") last = place.query;
   });
 
-  /** The address of the list. */
   const list = () => RT.app.hash("", [], last);
 
   /** What the address of a list says of its order: {sort, reverse}. */

@@ -56,7 +56,6 @@ RT.rows = (() => {
     return el("button.m1", { type: "button", title, "aria-label": title, data: { step: first }, on, style });
   }
 
-  /** A row as a strip. */
   function strip(row, index, context, limit) {
     const longest = most([1, ...context.outline.rows.map((one) => one.length)]);
     const label = `Row ${index}: ${plural(row.length, "token")}, ${count(row.trained)} trained`;
@@ -65,7 +64,6 @@ RT.rows = (() => {
       stretches(row, limit).map((one) => piece(one, context)));
   }
 
-  /** The part of the side: the first rows. */
   function side(context) {
     const { rows, summary } = context.outline;
     return section(`Training rows: ${count(rows.length)}`,

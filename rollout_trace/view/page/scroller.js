@@ -156,7 +156,6 @@ RT.Scroller = (() => {
       this.render();
     }
 
-    // Marks one item of those in the document.
     select(chosen) {
       for (const [index, item] of this.items) item.classList.toggle("selected", index === chosen);
     }

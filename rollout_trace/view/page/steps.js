@@ -33,13 +33,11 @@ RT.Pages = (() => {
       return steps[index - this.bounds[page]] || null;
     }
 
-    // A promise of the step.
     async load(index) {
       await this.fetch(this.page(index));
       return this.get(index);
     }
 
-    // A promise of the steps of a page.
     fetch(page) {
       if (this.pages.has(page)) return Promise.resolve(this.pages.get(page));
       if (!this.waiting.has(page)) this.waiting.set(page, this.ask(page).finally(() => this.waiting.delete(page)));

@@ -95,7 +95,6 @@ RT.table = (() => {
     return [NAME, ...OTHERS.filter(({ id }) => chosen.includes(id))];
   }
 
-  /** The dialog that chooses columns. */
   function chooseColumns(changed) {
     const boxes = OTHERS.map(({ id }) => el("input", { type: "checkbox", value: id, on: { change: store } }));
     const show = () => boxes.forEach((box) => { box.checked = shownColumns().some(({ id }) => id === box.value); });

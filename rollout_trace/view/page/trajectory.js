@@ -1,24 +1,14 @@
 // The view of a trajectory: #/t/KEY?step=12&token=3&color=entropy&pane=rows
 (() => {
-  const { PANES, colorsOf, stateOf, address } = RT.places;
+  const { PANES, colorsOf } = RT.places;
 
-  class View {
-    constructor({ path, query }, element) {
-      this.key = path[0];
-      this.element = element;
-      this.state = stateOf(query);
-    }
-
+  class View extends RT.ChosenStep {
     async open() {
+      [this.key] = this.path;
       const outline = await RT.data.trajectory(this.key);
       if (this.closed) return;
       this.build(outline);
       await this.apply(true);
-    }
-
-    close() {
-      this.closed = true;
-      for (const part of [this.scroller, this.painter, this.finder]) if (part) part.close();
     }
 
     build(outline) {
@@ -31,23 +21,19 @@
       this.pane = el("div.pane", { ...region, "aria-label": "pane", hidden: true }, this.paneTitle, this.paneBody);
       this.left = el("aside.left", { tabindex: "0", "aria-label": "other trajectories" });
       this.right = el("aside.right", { tabindex: "0", "aria-label": "details" });
-      this.painter = new RT.tokens.Painter({
+      this.painters = [new RT.tokens.Painter({
         root: this.scroll, color: this.state.color,
         onhover: (found) => this.hover(found), onpin: (found) => this.pin(found),
-      });
+      })];
       this.root = el("div.traj", this.toolbar(outline, list),
         el("div.traj-columns", this.left, el("div.middle", this.scroll, this.pane), this.right));
       this.take(outline);
       fill(this.element, this.root);
-      this.scroller = new RT.Scroller({
-        box: this.scroll, list, n: outline.steps.length, first: this.state.step,
-        estimate: (i) => this.estimate(i), build: (i) => this.item(i), onview: (first) => this.viewed(first),
-      });
+      this.buildScroller(this.scroll, list, outline.steps.length, (i) => this.estimate(i), (i) => this.item(i));
     }
 
     toolbar(outline, list) {
-      this.colors = choice("colour of tokens", colorsOf(outline), (color) => this.set({ color }));
-      this.legend = el("div.legend-place");
+      this.buildColors(colorsOf(outline));
       this.panes = choice("pane", Object.entries(PANES), (pane) => this.set({ pane }));
       const titles = {
         reasoning: "show reasoning (r)",
@@ -72,7 +58,7 @@
       this.failures = new Map();
       this.pages = new RT.Pages(this.key, steps);
       this.loaded = (index) => this.pages.get(index);
-      this.context = RT.conversation.makeContext(outline, this.painter, (step) => this.goStep(step));
+      this.context = RT.conversation.makeContext(outline, this.painters[0], (step) => this.goStep(step));
       this.context.reading = this.state.read;
       const place = RT.details.placeOf(summary);
       const error = outline.error || summary.error;
@@ -128,25 +114,17 @@
     }
 
     viewed(first) {
-      this.first = first;
+      super.viewed(first);
       this.position.textContent = `step ${count(first)} of ${count(this.outline.steps.length)}`;
       if (this.finder.query) requestAnimationFrame(() => this.finder.mark());
     }
 
     // What is chosen, and its address.
 
-    set(change, jump = false) {
-      if (!this.scroller) return;
-      Object.assign(this.state, change);
-      RT.app.replace(address("t", [this.key], this.state));
-      return this.apply(jump);
-    }
-
     flip(name) {
       return this.set({ [name]: !this.state[name] });
     }
 
-    /** Makes the page as the state is; `jump`: the step is brought into sight. */
     async apply(jump) {
       const { state } = this;
       const n = this.outline.steps.length;
@@ -154,9 +132,7 @@
         RT.app.banner(`This trajectory has no step ${state.step}: it has ${count(n)}, counted from 0.`);
         state.step = state.token = null;
       }
-      choose(this.colors, state.color);
       choose(this.panes, state.pane);
-      fill(this.legend, RT.tokens.legend(state.color));
       for (const [name, button] of this.toggles) press(button, state[name]);
       const classes = {
         reading: state.read, "hide-reasoning": !state.reasoning, "hide-tools": !state.tools,
@@ -168,10 +144,8 @@
         this.scroller.refresh();
       }
       this.root.dataset.pane = state.pane;
-      if (this.painter.color !== state.color) this.painter.setColor(state.color);
       this.showPane();
-      this.scroller.select(state.step);
-      if (jump && state.step !== null) this.scroller.show(state.step);
+      this.showChosen(jump);
       this.time.update(state.step ?? 0);
       await this.showStep(jump);
     }
@@ -210,7 +184,7 @@
       this.hover(null);
       this.root.classList.toggle("token-kept", Boolean(there));
       if (jump && there) this.scroller.refresh(index);
-      this.painter.pin(step, there ? token : null, jump || this.scrollToken);
+      this.painters[0].pin(step, there ? token : null, jump || this.scrollToken);
       this.scrollToken = false;
     }
 
@@ -223,22 +197,11 @@
       const step = view.line.index;
       const same = !keyboard && this.state.step === step && this.state.token === token;
       this.scrollToken = keyboard;
-      this.set({ step, token: same ? null : token });
+      this.set({ step, token: same ? null : token }, false);
     }
 
     goStep(step, token = null) {
-      return this.set({ step, token, pane: "conversation" }, true);
-    }
-
-    move(way) {
-      if (!this.scroller || !this.outline.steps.length) return;
-      const from = this.state.step ?? (way > 0 ? this.first - 1 : this.first);
-      this.goStep(Math.max(0, Math.min(this.outline.steps.length - 1, from + way)));
-    }
-
-    update({ query }) {
-      this.state = stateOf(query);
-      return this.scroller && this.apply(true);
+      return this.set({ step, token, pane: "conversation" });
     }
 
     async refresh() {
@@ -291,5 +254,5 @@
     ];
   }
 
-  RT.app.route("t", (params, element) => new View(params, element));
+  RT.app.route("t", (params, element) => new View("t", params, element));
 })();
