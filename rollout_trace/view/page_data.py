@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from rollout_trace.errors import FormatError, WriteError
 from rollout_trace.file.addresses import is_address, shown
 from rollout_trace.file.annotate import append_notes, checked_note
 from rollout_trace.file.plain import dumps
+from rollout_trace.train.check_codes import CODES
 from rollout_trace.view.expression_values import ExpressionError
 from rollout_trace.view.index_store import IndexedFile, Row, notes_state, with_key
 from rollout_trace.view.model import Summary
@@ -119,13 +120,10 @@ class PageData:
         progress = index.progress
         return encode(
             {
-                "version": __version__,
-                "title": self._title,
-                "files": [{"path": shown(path), "name": os.path.basename(path)} for path in index.paths],
+                **about(self._title, map(shown, index.paths), self._tokenizer),
                 "total": index.total,
                 "writable": self._writable and not all(map(is_address, index.paths)),
                 "static": False,
-                "tokenizer": self._tokenizer,
                 "indexing": None if progress is None else progress._asdict(),
                 "generation": generation,
                 "problems": index.problems(),
@@ -157,11 +155,9 @@ class PageData:
 
     def trajectory(self, key: str) -> bytes:
         """The outline of a trajectory. Its family stands in the list."""
-        file, _, opened = self._open(key)
+        _, _, opened = self._open(key)
         with opened.lock:
-            outline = msgspec.structs.replace(opened.view.outline, family=[])
-        place = self._index.paths.index(file.path) if file.path in self._index.paths else 0
-        return b'{"key":%s,"file":%d,' % (encode(key), place) + encode(outline)[1:]
+            return encode(msgspec.structs.replace(opened.view.outline, family=[]))
 
     def steps(self, key: str, first: int, end: int) -> bytes:
         """Steps of a trajectory, at most 50."""
@@ -242,6 +238,13 @@ class PageData:
             ):
                 self._opened.popitem(last=False)
         return opened
+
+
+def about(title: str, paths: Iterable[str], tokenizer: str | None) -> dict[str, Any]:
+    """Returns what the page says of its files and of itself, and the grade of each code of a finding."""
+    files = [{"path": path, "name": os.path.basename(path) or path} for path in paths]
+    grades = {code: grade for code, (grade, _) in CODES.items()}
+    return {"version": __version__, "title": title, "files": files, "tokenizer": tokenizer, "grades": grades}
 
 
 def _summaries(found: Sequence[bytes]) -> list[Summary]:

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from rollout_trace._version import __version__
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.addresses import replacing
 from rollout_trace.view.assets import whole_page
 from rollout_trace.view.model import Alternative, StepView, Summary, Tokens
+from rollout_trace.view.page_data import about
 from rollout_trace.view.tokens import TokenTexts
 from rollout_trace.view.trajectory_view import TrajectoryView
 from rollout_trace.view.values import builtins, encode, indented, plain
@@ -69,15 +69,15 @@ def write_static(
             key = f"{files[source]}-{at}"
             view.family = families[view.summary.episode]
             summaries.append({**builtins(view.summary), "key": key})
-            file.write(_embedded(f"rollout-{key}", _contents(view, files[source], packer)))
-        data = {"info": _info(title, files, tokenizer), "summaries": summaries, "names": packer.names}
+            file.write(_embedded(f"rollout-{key}", _contents(view, packer)))
+        data = {"info": plain(about(title, files, tokenizer)), "summaries": summaries, "names": packer.names}
         file.write(_embedded("rollout-data", data))
         file.write(after.encode())
         size = file.tell()
     return Written(len(summaries), size)
 
 
-def _contents(view: TrajectoryView, file: int, packer: Packer) -> dict[str, Any]:
+def _contents(view: TrajectoryView, packer: Packer) -> dict[str, Any]:
     # The family stands in the list, with its addresses.
     outline = replace(view.outline, family=[])
     raw = [
@@ -87,12 +87,7 @@ def _contents(view: TrajectoryView, file: int, packer: Packer) -> dict[str, Any]
         for step in view.trajectory.steps
     ]
     kept = {"raw": raw} if any(raw) else {}
-    return {"file": file, "outline": outline, "steps": packer.steps(view.steps()), **kept}
-
-
-def _info(title: str, files: dict[str, int], tokenizer: str | None) -> dict[str, Any]:
-    listed = [{"path": path, "name": os.path.basename(path) or path} for path in files]
-    return plain({"version": __version__, "title": title, "files": listed, "tokenizer": tokenizer})  # type: ignore[no-any-return]
+    return {"outline": outline, "steps": packer.steps(view.steps()), **kept}
 
 
 def _embedded(identity: str, value: Any) -> bytes:

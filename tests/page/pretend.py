@@ -16,6 +16,7 @@ import msgspec
 
 from rollout_trace.view.assets import asset, linked_page
 from rollout_trace.view.model import Summary
+from rollout_trace.view.page_data import about
 
 ADDRESS = "http://page.invalid/made-up-token/"
 POLICY = (
@@ -132,10 +133,8 @@ class Pretend:
 
     def _info(self, arguments: dict[str, str]) -> dict[str, Any]:
         return {
-            "version": "0", "title": "rollouts.jsonl",
-            "files": [{"path": "/data/rollouts.jsonl", "name": "rollouts.jsonl"}],
-            "total": len(self.summaries), "writable": True, "static": False, "tokenizer": None,
-            "indexing": self.indexing, "generation": self.generation, "problems": self.problems,
+            **about("rollouts.jsonl", ["/data/rollouts.jsonl"], None), "total": len(self.summaries), "writable": True,
+            "static": False, "indexing": self.indexing, "generation": self.generation, "problems": self.problems,
         }  # fmt: skip
 
     def _trajectory(self, arguments: dict[str, str]) -> dict[str, Any]:
@@ -144,7 +143,7 @@ class Pretend:
         parts: dict[str, list[Any]] = {
             name: [] for name in ("steps", "tool_runs", "rows", "findings", "drift", "family")
         }
-        return {"summary": {**summary, "steps": 0}, **parts, "key": key, "file": 0}
+        return {"summary": {**summary, "steps": 0}, **parts}
 
     def _rows(self, arguments: dict[str, str]) -> dict[str, Any]:
         is_known = int(arguments["since"]) == self.generation

@@ -10,7 +10,7 @@ import pytest
 from tests.page.conftest import NARROW, Show, assert_accessible
 from tests.page.pretend import made_up
 
-SHOWN = "(texts) => texts.map(RT.dom.text)"
+SHOWN = "(texts) => texts.map(text)"
 
 
 def test_what_cannot_be_seen_is_made_visible(show: Show) -> None:
@@ -32,15 +32,15 @@ def test_what_cannot_be_seen_is_made_visible(show: Show) -> None:
     }
     assert page.evaluate(SHOWN, list(pairs)) == list(pairs.values())
     # A lone surrogate cannot be handed to the browser: it is made there.
-    assert page.evaluate("RT.dom.text('a' + String.fromCharCode(0xd800) + 'b')") == "a\\ud800b"
-    assert page.evaluate("RT.dom.text(RT.dom.text('\\u202e'))") == "\\u202e"
+    assert page.evaluate("text('a' + String.fromCharCode(0xd800) + 'b')") == "a\\ud800b"
+    assert page.evaluate("text(text('\\u202e'))") == "\\u202e"
 
 
 def test_every_unseen_character_is_made_visible(show: Show) -> None:
     page, _ = show([])
     kept = page.evaluate(
         "Array.from({length: 0x110000}, (_, i) => i)"
-        ".filter((i) => RT.dom.text(String.fromCodePoint(i)) === String.fromCodePoint(i))"
+        ".filter((i) => text(String.fromCodePoint(i)) === String.fromCodePoint(i))"
     )
     unseen = [chr(i) for i in kept if unicodedata.category(chr(i)) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
     assert unseen == ["\t", "\n"]
@@ -57,15 +57,14 @@ def test_numbers(show: Show) -> None:
         "cost(0.0004)": "$0.00040", "cost(12.3)": "$12.30", "cost(0)": "$0.00", "cost(1, 'EUR')": "1.00 EUR",
         "time(0)": "1970-01-01 00:00:00", "plural(1, 'step')": "1 step", "plural(2, 'x', 'xes')": "2 xes",
     }  # fmt: skip
-    calls = ", ".join(f"RT.dom.{call}" for call in wanted)
-    assert dict(zip(wanted, show([])[0].evaluate(f"[{calls}]"), strict=True)) == wanted
+    assert dict(zip(wanted, show([])[0].evaluate(f"[{', '.join(wanted)}]"), strict=True)) == wanted
 
 
 def test_nodes_take_no_code(show: Show) -> None:
     page, _ = show([])
     for attributes in ("{onclick: 'x()'}", "{href: 'javascript:x()'}", "{href: 'https://elsewhere.invalid'}"):
         with pytest.raises(Exception, match=r"listeners go into|links of the page"):
-            page.evaluate(f"RT.dom.el('a', {attributes})")
+            page.evaluate(f"el('a', {attributes})")
 
 
 def test_the_theme_is_changed_and_remembered(show: Show) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from rollout_trace.train.check_codes import CODES
 from rollout_trace.view.expression import Expression
 from rollout_trace.view.model import Summary
 from rollout_trace.view.summary import summarize
@@ -148,11 +147,6 @@ def test_the_dot_is_of_the_findings_that_are_shown(show: Show) -> None:
     ready(page)
     tones = [cell.get_attribute("aria-label") for cell in page.locator('td[data-column="findings"] .dot').all()]
     assert tones == ["warning", "fatal", "fatal"]
-
-
-def test_the_grades_are_those_of_the_checks(bare: Any) -> None:
-    for grade, codes in bare.evaluate("RT.table.grades").items():
-        assert set(codes) == {code for code, (of_code, _) in CODES.items() if of_code == grade}
 
 
 def test_a_long_chain_of_sub_agents_is_in_order(bare: Any) -> None:

@@ -92,7 +92,7 @@ class Served(Pretend):
             return
         one = self.ones[at]
         if name == "trajectory":
-            route.fulfill(status=200, json={**plain(one.outline), "family": [], "key": arguments["key"], "file": 0})
+            route.fulfill(status=200, json={**plain(one.outline), "family": []})
         elif name == "steps":
             first, end = int(arguments["first"]), int(arguments["end"])
             assert end - first <= 50

@@ -201,7 +201,7 @@ def test_a_search_in_whole_trajectories(client: Client, path: Path) -> None:
 def test_a_trajectory(client: Client, path: Path) -> None:
     key = client.get("api/rows")["rows"][3]["key"]
     outline = client.get(f"api/trajectory?key={key}")
-    assert (outline["key"], outline["file"], outline["summary"]["id"]) == (key, 0, "t3")
+    assert outline["summary"]["id"] == "t3"
     (step,) = client.get(f"api/steps?key={key}&first=0&end=9")
     assert step["tokens"]["ids"] == [3, 4]
     raw = client.get(f"api/raw?key={key}&step=0")

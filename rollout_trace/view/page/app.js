@@ -1,29 +1,31 @@
 // The frame of the page: addresses, the bar on top, refreshing, theme, keys and errors.
 //
-// A view is registered with RT.app.route(name, view); `name` is the first part of the hash ("" is the overview):
-//   open(params, element)  shows it; params = {path: ["KEY", ...], query: {step: "12", ...}}; may return a promise
-//   close()                it leaves: drop listeners and timers outside of `element`, which is emptied afterwards
-//   update(params)         optional: the query changed, the path did not; without it the view is closed and opened
-//   refresh(info)          optional: files or notes changed; without it nothing happens
-//   keys                   optional: [{key: "j", label: "next line", run(event)}, ...]; `key` as in KeyboardEvent.key;
-//                          without `run` it is only listed in the help
-//   help()                 optional: nodes that the help shows below the keys
+// RT.app.route(name, make) registers a view; `name` is the first part of the hash ("" is the overview).
+// make(params, element) gives it; params = {path: ["KEY", ...], query: {step: "12", ...}}:
+//   open()           shows it; may return a promise
+//   close()          it leaves: drop listeners and timers outside of `element`, which is emptied afterwards
+//   update(params)   the query changed, the path did not
+//   refresh()        optional: files or notes changed; without it nothing happens
+//   keys             [{key: "j", label: "next line", run()}, ...]; `key` as in KeyboardEvent.key; without `run` it is
+//                    listed in the help alone
+//   help()           optional: nodes that the help shows below the keys
 RT.app = (() => {
-  const { el, fill, remembered, remember } = RT.dom;
   const POLL = 2000;
+  const SYSTEM = window.matchMedia("(prefers-color-scheme: dark)");
+  const main = document.getElementById("main");
+  const [home, place, state, themeButton, helpButton] = document.getElementById("bar").children;
   const routes = new Map();
   let current = null; // {name, path, view}
   let info = null;
   let opening = 0;
-  let place, state, home;
 
-  const route = (name, view) => void routes.set(name, view);
+  const route = (name, make) => void routes.set(name, make);
 
   /** The parts of a hash: {name, path, query}. */
   function parse(hash) {
     const [path, query] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
-    const parts = path.split("/").filter(Boolean).map(decoded);
-    return { name: parts[0] || "", path: parts.slice(1), query: Object.fromEntries(new URLSearchParams(query || "")) };
+    const [name = "", ...rest] = path.split("/").filter(Boolean).map(decoded);
+    return { name, path: rest, query: Object.fromEntries(new URLSearchParams(query || "")) };
   }
 
   function decoded(part) {
@@ -34,103 +36,83 @@ RT.app = (() => {
     }
   }
 
-  /** The hash of a place: RT.app.hash("t", ["0-17"], {step: 12}). Values that are null, undefined or "" are left out. */
-  function hash(name, path, query) {
-    const kept = Object.entries(query || {}).filter(([, v]) => v !== null && v !== undefined && v !== "");
-    const tail = new URLSearchParams(kept.map(([k, v]) => [k, String(v)])).toString();
-    return "#/" + [name, ...(path || [])].filter(Boolean).map(encodeURIComponent).join("/") + (tail ? "?" + tail : "");
-  }
+  /** The hash of a place: RT.app.hash("t", ["0-17"], {step: 12}). Values that are not known, or "", are left out. */
+  const hash = (name, path, query = {}) =>
+    "#/" + [name, ...path].filter(Boolean).map(encodeURIComponent).join("/") + queryString(query);
 
-  /** Goes to a place, as a link does. */
   function go(to) {
     if (window.location.hash === to) follow();
     else window.location.hash = to;
   }
 
   /** Writes the address of what is already shown: no view is opened, and going back passes over it. */
-  function replace(to) {
-    window.history.replaceState(null, "", to);
-  }
+  const replace = (to) => window.history.replaceState(null, "", to);
 
   async function follow() {
     const { name, path, query } = parse(window.location.hash);
-    const view = routes.get(name);
-    const params = { path, query };
     const turn = ++opening;
     banner(null);
     try {
-      if (current && current.view === view && view && view.update && same(current.path, path)) {
-        await view.update(params);
-        return;
+      if (current && current.name === name && current.path.join("/") === path.join("/")) {
+        return void (await current.view.update({ query }));
       }
       leave();
-      const main = document.getElementById("main");
       main.scrollTop = 0;
       setTitle("");
-      if (!view) throw new Error(`there is no view "${name}" on this page; go back to the list`);
-      current = { name, path, view };
+      if (!routes.has(name)) throw new Error(`there is no view "${name}" on this page; go back to the list`);
       const element = el("div", { class: `view view-${name || "overview"}` });
       fill(main, element);
-      await view.open(params, element);
+      current = { name, path, view: routes.get(name)({ path, query }, element) };
+      await current.view.open();
     } catch (error) {
       if (turn === opening) fail(error);
     }
   }
 
-  const same = (a, b) => a.length === b.length && a.every((part, i) => part === b[i]);
-
   function leave() {
     const left = current;
     current = null;
-    try {
-      if (left && left.view.close) left.view.close();
-    } catch (error) {
-      console.error(error);
-    }
+    if (left) left.view.close();
   }
 
-  /** The error instead of the view. */
   function fail(error) {
     leave();
-    fill(document.getElementById("main"), el("div", { class: "empty", role: "alert" },
-      el("h1", {}, "This could not be shown"),
-      el("p", {}, sentence(error)),
-      el("button", { class: "button", on: { click: follow } }, "Try again"), " ",
-      el("button", { class: "button", on: { click: () => go("#/") } }, "Back to the list")));
+    fill(main, el("div.empty", { role: "alert" },
+      el("h1", "This could not be shown"),
+      el("p", sentence(error)),
+      el("button.button", { on: { click: follow } }, "Try again"), " ",
+      el("button.button", { on: { click: () => go("#/") } }, "Back to the list")));
   }
 
   const sentence = (error) => String((error && error.message) || error);
 
-  /** A line below the bar: a text or an error; null takes it away. `action` = {label, run} adds a button. */
-  function banner(what, action) {
+  /** A line below the bar: a text or an error; null takes it away. */
+  function banner(what) {
     const element = document.getElementById("banner");
-    if (what === null) return void (fill(element), element.className = "");
     element.className = what instanceof Error ? "bad" : "";
-    fill(element, el("span", {}, sentence(what)),
-      action && el("button", { class: "link", on: { click: action.run } }, action.label));
+    fill(element, what !== null && el("span", sentence(what)));
   }
 
   /** The text in the bar beside the files' name, and of the browser's tab. */
-  function setTitle(text) {
-    if (place) fill(place, text);
+  function setTitle(what) {
+    fill(place, what);
     const title = (info && info.title) || "rollout_trace";
-    document.title = RT.dom.text(text ? `${text} · ${title}` : title);
+    document.title = text(what ? `${what} · ${title}` : title);
   }
 
   function showState() {
     fill(home, info.title || "rollouts");
-    const indexing = info.indexing;
+    const { indexing, problems } = info;
     fill(state,
       indexing && el("progress", { max: indexing.of || 1, value: indexing.done, "aria-label": "reading the files" }),
-      info.problems && info.problems.length ? el("button", { class: "button quiet warn", on: { click: showProblems } },
-        RT.dom.plural(info.problems.length, "problem")) : null,
-      indexing && el("span", { class: "num" }, `reading ${Math.floor((100 * indexing.done) / (indexing.of || 1))}%`));
+      problems && problems.length > 0 && el("button.button.quiet.warn", { on: { click: showProblems } },
+        plural(problems.length, "problem")),
+      indexing && el("span.num", `reading ${Math.floor((100 * indexing.done) / (indexing.of || 1))}%`));
   }
 
-  /** What of the files could not be read. */
   function showProblems() {
-    dialog("Problems", el("p", { class: "soft" }, "Everything else is shown."),
-      el("ul", { class: "problem-list" }, info.problems.map((problem) => el("li", {}, problem))));
+    dialog("Problems", el("p.soft", "Everything else is shown."),
+      el("ul.problem-list", info.problems.map((problem) => el("li", problem))));
   }
 
   // Refreshing.
@@ -144,15 +126,16 @@ RT.app = (() => {
       info = await RT.data.info();
     } catch (error) {
       lost = true;
-      banner(new Error(`The page's server does not answer (${sentence(error)}). What is shown stays as it is; trying again.`));
+      const why = `The page's server does not answer (${sentence(error)}).`;
+      banner(new Error(`${why} What is shown stays as it is; trying again.`));
       return;
     }
     if (lost) banner(null);
     lost = false;
     showState();
-    if (before && before.generation === info.generation && !before.indexing === !info.indexing) return;
+    if (before.generation === info.generation && !before.indexing === !info.indexing) return;
     try {
-      if (current && current.view.refresh) await current.view.refresh(info);
+      if (current && current.view.refresh) await current.view.refresh();
     } catch (error) {
       banner(error);
     }
@@ -170,14 +153,9 @@ RT.app = (() => {
     else delete document.documentElement.dataset.theme;
   }
 
-  function dark() {
-    const chosen = document.documentElement.dataset.theme;
-    return chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
-  }
-
   function toggleTheme() {
-    const theme = dark() ? "light" : "dark";
-    const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    const system = SYSTEM.matches ? "dark" : "light";
+    const theme = (document.documentElement.dataset.theme || system) === "dark" ? "light" : "dark";
     setTheme(theme);
     remember("theme", theme === system ? null : theme);
   }
@@ -189,53 +167,38 @@ RT.app = (() => {
     { key: "D", label: "light or dark", run: toggleTheme },
   ];
 
-  const typing = (target) => target instanceof Element &&
-    (target.isContentEditable || /^(textarea|select)$/i.test(target.tagName) ||
-      (/^input$/i.test(target.tagName) && !/^(checkbox|radio|button|range)$/i.test(target.type)));
+  const keys = () => [...(current ? current.view.keys : []), ...common];
+
+  const typing = (target) => target.isContentEditable ||
+    target.matches("textarea, select, input:not([type=checkbox], [type=radio], [type=button], [type=range])");
 
   function pressed(event) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-    if (document.querySelector("dialog[open]")) return;
-    if (typing(event.target)) return;
-    if (event.key === "Enter" && event.target instanceof Element && event.target.closest("a,button,summary")) return;
-    const bound = [...((current && current.view.keys) || []), ...common].find((k) => k.key === event.key && k.run);
+    if (document.querySelector("dialog[open]") || typing(event.target)) return;
+    if (event.key === "Enter" && event.target.closest("a,button,summary")) return;
+    const bound = keys().find((k) => k.key === event.key && k.run);
     if (!bound) return;
     event.preventDefault();
-    bound.run(event);
+    bound.run();
   }
 
   const KEY_NAMES = { ArrowDown: "↓", ArrowUp: "↑", ArrowLeft: "←", ArrowRight: "→", Escape: "Esc", " ": "Space" };
 
-  function keyTable(keys) {
-    const byLabel = new Map();
-    for (const { key, label } of keys) byLabel.set(label, [...(byLabel.get(label) || []), key]);
-    return el("dl", { class: "keys" }, [...byLabel].map(([label, all]) =>
-      [el("dt", {}, all.map((key) => [el("kbd", {}, KEY_NAMES[key] || key), " "])), el("dd", {}, label)]));
-  }
+  const keyTable = () => el("dl.keys", [...Map.groupBy(keys(), (one) => one.label)].map(([label, all]) =>
+    [el("dt", all.map(({ key }) => [el("kbd", KEY_NAMES[key] || key), " "])), el("dd", label)]));
 
   /** Opens a dialog with these nodes; it closes with Esc, with its button, and with a click beside it. */
   function dialog(title, ...children) {
     const box = el("dialog", { "aria-label": title },
-      el("h1", {}, title, el("button", { class: "button quiet", on: { click: () => box.close() } }, "Close")), children);
+      el("h1", title, el("button.button.quiet", { on: { click: () => box.close() } }, "Close")), children);
     box.addEventListener("click", (event) => event.target === box && box.close());
     box.addEventListener("close", () => box.remove());
     document.body.append(box);
     box.showModal();
-    return box;
   }
 
   function help() {
-    const view = current && current.view;
-    dialog("Keys and help", keyTable([...((view && view.keys) || []), ...common]), view && view.help && view.help());
-  }
-
-  function drawBar() {
-    home = el("a", { class: "home clip", href: "#/", title: "All trajectories" });
-    place = el("span", { class: "place clip" });
-    state = el("span", { class: "state" });
-    fill(document.getElementById("bar"), home, place, state,
-      el("button", { class: "button quiet", on: { click: toggleTheme }, "aria-label": "light or dark" }, "◐"),
-      el("button", { class: "button quiet", on: { click: help }, "aria-label": "keys and help" }, "?"));
+    dialog("Keys and help", keyTable(), current && current.view.help && current.view.help());
   }
 
   async function connect() {
@@ -249,14 +212,14 @@ RT.app = (() => {
     }
   }
 
-  /** Begins: called once, when every view is registered. */
   async function start() {
     setTheme(remembered("theme", null));
-    drawBar();
+    themeButton.addEventListener("click", toggleTheme);
+    helpButton.addEventListener("click", help);
     document.addEventListener("keydown", pressed);
     document.querySelector(".skip").addEventListener("click", (event) => {
       event.preventDefault();
-      document.getElementById("main").focus();
+      main.focus();
     });
     await connect();
     window.addEventListener("hashchange", follow);
@@ -264,8 +227,8 @@ RT.app = (() => {
     if (!info.static) window.setTimeout(keepPolling, POLL);
   }
 
-  return {
-    route, go, replace, hash, parse, setTitle, banner, fail, dialog, toggleTheme, start,
-    get info() { return info; },
-  };
+  // Every view is registered then.
+  document.addEventListener("DOMContentLoaded", start);
+
+  return { route, go, replace, hash, parse, setTitle, banner, dialog, get info() { return info; } };
 })();

@@ -1,43 +1,31 @@
 // Where the page gets its data: from the server below its own address, or from JSON inside the page. Both providers
 // have the same methods; each returns a promise, which is rejected with an Error whose message is a sentence.
 RT.data = (() => {
-  const PAGE_OF_STEPS = 50;
   const KEPT = 20;
 
   function server() {
-    async function get(path, query) {
-      const kept = Object.entries(query || {}).filter(([, v]) => v !== null && v !== undefined && v !== "" && v !== false);
-      const tail = new URLSearchParams(kept.map(([k, v]) => [k, v === true ? "1" : String(v)])).toString();
-      return answer(fetch(`api/${path}${tail ? "?" + tail : ""}`, { cache: "no-store", credentials: "same-origin" }));
-    }
-
-    async function post(path, body) {
-      return answer(fetch(`api/${path}`, {
-        method: "POST", credentials: "same-origin", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
-      }));
-    }
-
-    async function answer(fetched) {
-      let response;
-      try {
-        response = await fetched;
-      } catch {
+    async function ask(path, options) {
+      const response = await fetch(`api/${path}`, options).catch(() => {
         throw new Error("the page's server does not answer: is rollout-trace view still running?");
-      }
+      });
       const body = await response.json().catch(() => null);
-      if (!response.ok) throw new Error((body && body.error) || `the page's server answered with status ${response.status}`);
-      if (body === null) throw new Error("the page's server answered with something else than JSON");
-      return body;
+      if (response.ok && body !== null) return body;
+      const why = response.ok ? "something else than JSON" : `status ${response.status}`;
+      throw new Error((body && body.error) || `the page's server answered with ${why}`);
     }
+
+    const get = (path, query) => ask(path + queryString(query));
 
     return {
-      info: () => get("info"),
+      info: () => ask("info"),
       rows: (since, after) => get("rows", { since, after }),
       search: (where) => get("search", { where }),
       trajectory: (key) => get("trajectory", { key }),
-      steps: (key, first, end) => get("steps", { key, first, end: Math.min(end, first + PAGE_OF_STEPS) }),
+      steps: (key, first, end) => get("steps", { key, first, end }),
       raw: (key, step) => get("raw", { key, step }),
-      annotate: (key, values) => post("annotate", { key, values }),
+      annotate: (key, values) => ask("annotate", {
+        method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ key, values }),
+      }),
     };
   }
 
@@ -48,16 +36,40 @@ RT.data = (() => {
     return new Response(stream).json();
   }
 
-  /** The data inside the page: {info, summaries: [Summary + key], names}, and an element a trajectory: {file, outline, steps,
+  const thousandths = (value) => (value === null ? null : value / 1000);
+
+  /** The tokens of a step as the server sends them: undoes the Packer of rollout_trace/view/static.py. `names`: the
+   *  tokens of the whole page, {texts, ids}. */
+  function tokensOf(packed, names) {
+    const { n, no_texts, no_ids, logprobs, entropy, alternatives, log_ratios } = packed;
+    const column = (name) => packed.names.map((number) => names[name][number]);
+    const [texts, ids] = [no_texts ? null : column("texts"), no_ids ? null : column("ids")];
+    const found = { n, texts, ids, logprobs, log_ratios };
+    if (entropy) found.entropy = entropy.map(thousandths);
+    if (alternatives) found.alternatives = alternativesOf(alternatives, packed, names);
+    return found;
+  }
+
+  function alternativesOf(alternatives, packed, names) {
+    let [at, next] = [0, 0];
+    return alternatives.counts.map((n, token) => Array.from({ length: n }, () => {
+      const number = alternatives.names[at++];
+      const name = number < 0 ? packed.names[token] : number;
+      const logprob = number < 0 ? (packed.logprobs || [])[token] : thousandths(alternatives.logprobs[next++]);
+      return [names.texts[name], names.ids[name], logprob];
+    }));
+  }
+
+  /** The data inside the page: {info, summaries: [Summary + key], names}, and an element a trajectory: {outline, steps,
    *  raw?}. The latest ones stay unpacked. */
   function embedded(element) {
     const loaded = unpacked(element);
     const kept = new Map();
 
-    function one(key) {
+    async function one(key) {
       if (!kept.has(key)) {
         const place = document.getElementById(`rollout-${key}`);
-        if (!place) return Promise.reject(new Error(`this file has no trajectory ${key}: it was left out when the file was written`));
+        if (!place) throw new Error(`this file has no trajectory ${key}: it was left out when the file was written`);
         kept.set(key, unpacked(place));
         if (kept.size > KEPT) kept.delete(kept.keys().next().value);
       }
@@ -71,20 +83,16 @@ RT.data = (() => {
       },
       rows: async () => ({ generation: 1, epoch: 1, rows: (await loaded).summaries }),
       search: async (where) => {
-        throw new Error(`A page in a file knows the list alone, not ${where}: open the recorded file with rollout-trace view.`);
+        const how = "open the recorded file with rollout-trace view";
+        throw new Error(`A page in a file knows the list alone, not ${where}: ${how}.`);
       },
-      trajectory: async (key) => {
-        const { file, outline } = await one(key);
-        return { ...outline, key, file };
-      },
+      trajectory: async (key) => (await one(key)).outline,
       steps: async (key, first, end) => {
         const [{ steps }, { names }] = await Promise.all([one(key), loaded]);
-        return steps.slice(first, Math.min(end, first + PAGE_OF_STEPS)).map((step) => RT.embedded.step(step, names));
+        const whole = (step) => ({ ...step, tokens: step.tokens && tokensOf(step.tokens, names) });
+        return steps.slice(first, end).map(whole);
       },
-      raw: async (key, step) => ((await one(key)).raw || [])[step] || { request: null, response: null, line: null },
-      annotate: async () => {
-        throw new Error("a page in a file cannot write notes: open the recorded file with rollout-trace view");
-      },
+      raw: async (key, step) => ((await one(key)).raw || [])[step] || {},
     };
   }
 
@@ -164,47 +172,34 @@ RT.data = (() => {
     return matches;
   }
 
-  const GRADES = { info: 1, warning: 2, fatal: 3 };
-
-  function sortValue(row, field) {
-    const value = row[field];
-    if (field === "grade") return GRADES[value] || 0;
-    if (value === null || value === undefined || value === "") return null;
+  function sortValue(value) {
+    if (!known(value) || value === "") return null;
     if (Array.isArray(value)) return value.length ? value.join(" ").toLowerCase() : null;
-    if (typeof value === "object") return Object.values(value).reduce((a, b) => a + b, 0);
+    if (typeof value === "object") return sum(Object.values(value));
     return typeof value === "string" ? value.toLowerCase() : value;
   }
 
-  /** The rows in order of a field; rows without it come last in both directions; equal ones stay as they were. */
-  function sorted(some, field, reverse) {
-    if (!field) return reverse ? [...some].reverse() : some;
-    const sign = reverse ? -1 : 1;
-    return some.map((row) => [sortValue(row, field), row]).sort(([a], [b]) => {
-      if (a === null || b === null) return (a === null) - (b === null);
-      return a < b ? -sign : a > b ? sign : 0;
-    }).map(([, row]) => row);
-  }
+  const sorted = (some, field, reverse) => sortedBy(some, (row) => sortValue(row[field]), reverse);
 
   /** The rows with those that one opened behind it, as far as both are there. */
   function underParents(some) {
     const ids = new Set(some.map((row) => row.id));
     const parentOf = (row) => (row.parent && row.parent !== row.id && ids.has(row.parent) ? row.parent : null);
     if (!some.some(parentOf)) return some;
-    const below = RT.dom.grouped(some, parentOf);
-    const found = new Set();
+    const below = Map.groupBy(some, parentOf);
+    const placed = new Set();
     // Those whose parents are each other's are below none: they come last.
     for (const start of [...(below.get(null) || []), ...some]) {
       const waiting = [start];
       while (waiting.length) {
         const row = waiting.pop();
-        if (found.has(row)) continue;
-        found.add(row);
+        if (placed.has(row)) continue;
+        placed.add(row);
         // Taken from the end.
-        const children = below.get(row.id) || [];
-        for (let i = children.length - 1; i >= 0; i -= 1) waiting.push(children[i]);
+        for (const child of (below.get(row.id) || []).toReversed()) waiting.push(child);
       }
     }
-    return [...found];
+    return [...placed];
   }
 
   return {
@@ -214,9 +209,10 @@ RT.data = (() => {
     underParents,
     list: async ({ query = "", sort = "", reverse = false, offset = 0, limit = 100 }) => {
       const { rows: some, problems } = await matching(query);
-      return { total: rows.size, matched: some.length, problems, rows: (sort ? sorted(some, sort, reverse) : underParents(sorted(some, sort, reverse))).slice(offset, offset + limit) };
+      const placed = sort ? sorted(some, sort, reverse) : underParents(some);
+      return { total: rows.size, matched: some.length, problems, rows: placed.slice(offset, offset + limit) };
     },
-    aggregate: async ({ query = "" }) => RT.aggregate((await matching(query)).rows),
+    aggregate: async (query) => RT.aggregate((await matching(query)).rows),
     trajectory: async (key) => {
       const [outline] = await Promise.all([provider.trajectory(key), update()]);
       const { episode } = outline.summary;

@@ -1,17 +1,18 @@
 // Expressions in Python's syntax on the summaries of trajectories: view/expression.py on what the list knows. Both are
 // tested with tests/data/expressions.json.
 //
-// What is not known is null, and makes each comparison false; `x is None` asks for it. What the list does not know (steps,
-// tool runs, all texts, metadata), arithmetic and loops are left to the server: compile() says `elsewhere`.
+// What is not known is null, and makes each comparison false; `x is None` asks for it. What the list does not know
+// (steps, tool runs, all texts, metadata), arithmetic and loops are left to the server: compile() says `elsewhere`.
 RT.expression = (() => {
   const TOKEN = new RegExp(["\\s*(?:(\\d+(?:\\.\\d*)?(?:[eE][+-]?\\d+)?|\\.\\d+(?:[eE][+-]?\\d+)?)", // a number
     "(r?)(\"(?:[^\"\\\\\\n]|\\\\.)*\"|'(?:[^'\\\\\\n]|\\\\.)*')", // a text
     "([\\p{L}_][\\p{L}\\p{N}_]*)", "(\\*\\*|//|[=!<>]=|[-+*/%<>=()[\\],.])", "(\\S)|$)"].join("|"), "uy");
   const KEYWORDS = ["and", "or", "not", "in", "is", "if", "else", "for", "lambda", "True", "False", "None"];
   const WHOLE = ["metadata", "environment", "steps", "tool_runs", "tools", "text"];
-  const SAME = ["id", "name", "status", "stop_reason", "error", "reward", "rewards", "metrics", "note", "task", "group", "index",
-    "episode", "parent", "forked_from", "attempt", "seconds", "tool_errors", "agents", "models", "calls", "input_tokens", "output_tokens",
-    "cost", "currency", "latency", "first_token", "rows", "tokens", "trained", "left_out", "findings", "grade", "drift", "excerpt"];
+  const SAME = ["id", "name", "status", "stop_reason", "error", "reward", "rewards", "metrics", "note", "task", "group",
+    "index", "episode", "parent", "forked_from", "attempt", "seconds", "tool_errors", "agents", "models", "calls",
+    "input_tokens", "output_tokens", "cost", "currency", "latency", "first_token", "rows", "tokens", "trained",
+    "left_out", "findings", "grade", "drift", "excerpt"];
   const FIELDS = {
     ...Object.fromEntries(SAME.map((name) => [name, name])), task_id: "task", group_id: "group", rollout_index: "index",
     episode_id: "episode", parent_id: "parent", n_steps: "steps", n_tool_runs: "tool_runs",
@@ -25,7 +26,6 @@ RT.expression = (() => {
   /** For what only the server can evaluate. */
   class Elsewhere extends Error {}
 
-  const known = (value) => value !== null && value !== undefined;
   const isNumber = (value) => typeof value === "number" || typeof value === "boolean";
   const isText = (value) => typeof value === "string";
   const truth = (value) => (known(value) && typeof value === "object" ? Object.keys(value).length > 0 : Boolean(value));
@@ -39,9 +39,12 @@ RT.expression = (() => {
     return `${whole}${micros % 1e6 ? `.${String(micros).padStart(6, "0")}` : ""}+00:00`;
   }
 
-  const ESCAPES = { n: "\n", t: "\t", r: "\r", "\\": "\\", "'": "'", '"': '"', 0: "\0", a: "\x07", b: "\b", f: "\f", v: "\v" };
+  const ESCAPES = {
+    n: "\n", t: "\t", r: "\r", "\\": "\\", "'": "'", '"': '"', 0: "\0", a: "\x07", b: "\b", f: "\f", v: "\v",
+  };
+  const ESCAPED = /\\(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|U([\da-fA-F]{8})|([^]))/g;
 
-  const unescaped = (text) => text.replace(/\\(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|U([\da-fA-F]{8})|([^]))/g, (all, x, u, wide, one) =>
+  const unescaped = (text) => text.replace(ESCAPED, (all, x, u, wide, one) =>
     (one === undefined ? String.fromCodePoint(parseInt(x || u || wide, 16)) : ESCAPES[one] ?? all));
 
   function tokenize(text) {
@@ -71,7 +74,8 @@ RT.expression = (() => {
     return x < y ? -1 : x > y ? 1 : 0;
   }
 
-  const same = (a, b) => (isNumber(a) && isNumber(b) ? Number(a) === Number(b) : isText(a) === isText(b) && shown(a) === shown(b));
+  const same = (a, b) =>
+    (isNumber(a) && isNumber(b) ? Number(a) === Number(b) : isText(a) === isText(b) && shown(a) === shown(b));
 
   const items = (value) => {
     if (!known(value)) return [];
@@ -108,7 +112,8 @@ RT.expression = (() => {
 
   function member(value, key, isField) {
     if (!known(value) || !known(key)) return null;
-    if (isField && (typeof value !== "object" || Array.isArray(value))) throw new Error(`${shown(value)} has no field ${key}.`);
+    const hasFields = typeof value === "object" && !Array.isArray(value);
+    if (isField && !hasFields) throw new Error(`${shown(value)} has no field ${key}.`);
     if (isText(value) || Array.isArray(value)) {
       if (!Number.isInteger(key)) throw new Error(`the items of ${shown(value)} have numbers, not ${shown(key)}.`);
       return Array.from(value).at(key) ?? null;
@@ -142,7 +147,8 @@ RT.expression = (() => {
     whole() {
       const value = this.or();
       if (["if", "for"].includes(this.next.value)) throw new Elsewhere();
-      if (this.next.kind !== "end") throw new Error(`${this.next.value} is not expected there${this.next.value === "=" ? ": did you mean ==" : ""}.`);
+      const hint = this.next.value === "=" ? ": did you mean ==" : "";
+      if (this.next.kind !== "end") throw new Error(`${this.next.value} is not expected there${hint}.`);
       return value;
     }
 
@@ -170,7 +176,8 @@ RT.expression = (() => {
         const [one, other] = [left, this.postfix()];
         const negated = sign === "is not" || sign === "!=";
         if (sign.startsWith("is") || ((one.none || other.none) && (sign === "==" || negated))) {
-          tests.push((row) => (known(one(row)) && known(other(row)) ? same(one(row), other(row)) : known(one(row)) === known(other(row))) !== negated);
+          const equal = (a, b) => (known(a) && known(b) ? same(a, b) : known(a) === known(b));
+          tests.push((row) => equal(one(row), other(row)) !== negated);
         } else {
           const test = COMPARE[sign];
           tests.push((row) => known(one(row)) && known(other(row)) && test(one(row), other(row)));
@@ -197,7 +204,8 @@ RT.expression = (() => {
         if (!name) this.need("]");
         value = (row) => member(object(row), key(row), Boolean(name));
       }
-      if (ARITHMETIC.includes(this.next.value) || (first.kind === this.next.kind && first.kind === "value")) throw new Elsewhere();
+      const areTexts = first.kind === "value" && this.next.kind === "value";
+      if (ARITHMETIC.includes(this.next.value) || areTexts) throw new Elsewhere();
       return value;
     }
 
@@ -205,7 +213,10 @@ RT.expression = (() => {
       const token = this.next;
       this.at += 1;
       if (token.kind === "value") return () => token.value;
-      if (token.value === "-" && isNumber(this.next.value)) return ((value) => () => -value)(this.tokens[this.at++].value);
+      if (token.value === "-" && isNumber(this.next.value)) {
+        const { value } = this.tokens[this.at++];
+        return () => -value;
+      }
       if (token.kind === "name") return this.take("(") ? this.call(token.value) : named(token.value);
       if (token.value in LITERALS) return Object.assign(() => LITERALS[token.value], { none: token.value === "None" });
       if (token.value === "[") return this.list("]");
@@ -244,10 +255,11 @@ RT.expression = (() => {
   function named(name) {
     if (WHOLE.includes(name)) throw new Elsewhere();
     if (Object.hasOwn(NAMES, name)) return NAMES[name];
-    throw new Error(`There is no name ${name}: a text is written in quotes. There are ${[...Object.keys(NAMES), ...WHOLE].sort().join(", ")}.`);
+    const all = [...Object.keys(NAMES), ...WHOLE].sort().join(", ");
+    throw new Error(`There is no name ${name}: a text is written in quotes. There are ${all}.`);
   }
 
-  /** {value: row -> value}, {problem: a sentence}, or {elsewhere: true}. `value` throws where it cannot be evaluated. */
+  /** {value: row -> value}, {problem: a sentence}, or {elsewhere: true}. `value` throws where it can't be evaluated. */
   function compile(text) {
     try {
       return { value: new Parser(text).whole() };

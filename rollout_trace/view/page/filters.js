@@ -1,52 +1,51 @@
 // What says and changes which trajectories are shown: chips of the query, counts of statuses and findings, help.
 RT.filters = (() => {
-  const { el, count, number, cost, plural, toneOfStatus } = RT.dom;
   const MOST_CODES = 8;
+
+  const chipsOf = (name, ...children) => el("div.chips", { role: "group", "aria-label": name }, children);
 
   /** A chip for each term of the query; a click takes it out. */
   function chips(query, change) {
     const terms = RT.search.terms(query);
-    if (!terms.length) return null;
-    return el("div", { class: "chips", role: "group", "aria-label": "filters" },
-      terms.map((term, i) => el("button", {
-        class: "chip", "aria-label": `remove the filter ${term}`, title: "Remove this filter",
+    return terms.length > 0 && chipsOf("filters",
+      terms.map((term, i) => el("button.chip", {
+        "aria-label": `remove the filter ${term}`, title: "Remove this filter",
         on: { click: () => change(RT.search.remove(query, i)) },
-      }, el("span", { class: "clip" }, term), el("span", { "aria-hidden": "true" }, "×"))),
-      terms.length > 1 ? el("button", { class: "link", on: { click: () => change("") } }, "clear all") : null);
+      }, el("span.clip", term), el("span", { "aria-hidden": "true" }, "×"))),
+      terms.length > 1 && link("clear all", () => change("")));
   }
 
   function tally(query, change, written, label, n, tone) {
-    return el("button", {
-      class: "chip", "aria-pressed": String(RT.search.has(query, written)), title: `Filter by ${written}`,
+    return el("button.chip", {
+      "aria-pressed": String(RT.search.has(query, written)), title: `Filter by ${written}`,
       on: { click: () => change(RT.search.toggle(query, written)) },
-    }, tone ? el("span", { class: `dot ${tone}` }) : null, el("span", { class: "clip" }, label), el("span", { class: "num soft" }, count(n)));
+    }, tone && el("span", { class: `dot ${tone}` }), el("span.clip", label), el("span.num.soft", count(n)));
   }
 
-  const byNumber = (counts) => Object.entries(counts || {}).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const byNumber = (counts) => Object.entries(counts).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
 
-  /** The figures of what is shown, and its statuses and findings, each a filter. */
+  /** The statuses and findings of what is shown, each a filter. `more` = {open, toggle}: whether all are there. */
   function tallies(aggregate, query, change, more) {
     const findings = byNumber(aggregate.findings);
-    const shown = more.open ? findings : findings.slice(0, MOST_CODES);
-    return el("div", { class: "tallies" },
-      el("div", { class: "chips", role: "group", "aria-label": "statuses" }, byNumber(aggregate.statuses).map(([status, n]) =>
+    const rest = findings.length - MOST_CODES;
+    return el("div.tallies",
+      chipsOf("statuses", byNumber(aggregate.statuses).map(([status, n]) =>
         tally(query, change, `status == ${JSON.stringify(status)}`, status, n, toneOfStatus(status)))),
-      findings.length ? el("div", { class: "chips", role: "group", "aria-label": "findings" }, el("h2", {}, "Findings"),
-        shown.map(([code, n]) => tally(query, change, `${JSON.stringify(code)} in findings`, code, n)),
-        findings.length > MOST_CODES ? el("button", { class: "link", on: { click: more.toggle } },
-          more.open ? "fewer" : `${findings.length - MOST_CODES} more`) : null) : null);
+      findings.length > 0 && chipsOf("findings", el("h2", "Findings"),
+        findings.slice(0, more.open ? Infinity : MOST_CODES).map(([code, n]) =>
+          tally(query, change, `${JSON.stringify(code)} in findings`, code, n)),
+        rest > 0 && link(more.open ? "fewer" : `${rest} more`, more.toggle)));
   }
 
   /** One line of figures: how many, their mean reward, their cost. */
-  function figures(aggregate, total) {
-    const n = aggregate.n;
-    const mean = aggregate.mean_reward;
-    return el("p", { class: "figures num", role: "status" },
-      el("b", {}, n === total ? plural(n, "trajectory", "trajectories") : `${count(n)} of ${plural(total, "trajectory", "trajectories")}`),
-      typeof mean === "number" ? el("span", {}, "mean reward ", el("b", {}, number(mean, 3)),
-        typeof aggregate.std_reward === "number" ? el("span", { class: "soft" }, ` · standard deviation ${number(aggregate.std_reward, 3)}`) : null) : null,
-      aggregate.groups.length ? el("span", {}, plural(aggregate.groups.length, "group")) : null,
-      typeof aggregate.cost === "number" ? el("span", {}, cost(aggregate.cost, aggregate.currency)) : null);
+  function figures({ n, rewards, groups, cost: paid, currency }, total) {
+    const all = plural(total, "trajectory", "trajectories");
+    return el("p.figures.num", { role: "status" },
+      el("b", n === total ? all : `${count(n)} of ${all}`),
+      known(rewards.mean) && el("span", "mean reward ", el("b", number(rewards.mean, 3)),
+        known(rewards.deviation) && soft(` · standard deviation ${number(rewards.deviation, 3)}`)),
+      groups.length > 0 && el("span", plural(groups.length, "group")),
+      known(paid) && el("span", cost(paid, currency)));
   }
 
   const EXAMPLES = [
@@ -64,17 +63,13 @@ RT.filters = (() => {
     ["any(step.latency > 60 for step in steps)", "in the steps: reads the files"],
   ];
 
-  /** The search language, for the help. */
-  function help() {
-    return [
-      el("h2", {}, "Search"),
-      el("p", { class: "soft" }, "Words, or an expression in Python's syntax, as rollout-trace filter takes it."),
-      el("dl", { class: "keys" }, EXAMPLES.map(([example, meaning]) =>
-        [el("dt", {}, el("code", {}, example)), el("dd", {}, meaning)])),
-      el("h2", {}, "Names"),
-      el("p", { class: "soft" }, [...RT.expression.names, ...RT.expression.whole].sort().join(", ")),
-    ];
-  }
+  const help = () => [
+    el("h2", "Search"),
+    el("p.soft", "Words, or an expression in Python's syntax, as rollout-trace filter takes it."),
+    el("dl.keys", EXAMPLES.map(([example, meaning]) => [el("dt", el("code", example)), el("dd", meaning)])),
+    el("h2", "Names"),
+    el("p.soft", [...RT.expression.names, ...RT.expression.whole].sort().join(", ")),
+  ];
 
   // Export: the commands that write what the list shows.
 
@@ -84,20 +79,24 @@ RT.filters = (() => {
   /** The commands for a search, each with what it does. */
   function commands(query, files) {
     const test = RT.search.expression(query);
-    const paths = files.length > MOST_FILES ? "FILES" : files.map((file) => quoted(file.path.startsWith("-") ? `./${file.path}` : file.path)).join(" ") || "FILES";
+    const paths = files.map(({ path }) => quoted(path.startsWith("-") ? `./${path}` : path));
+    const named = files.length > MOST_FILES || !files.length ? "FILES" : paths.join(" ");
     const where = test ? ` --where ${quoted(test)}` : "";
-    return [
-      ...(test ? [["These trajectories, as a file", `rollout-trace filter ${quoted(test)} ${paths} -o selected.jsonl`]] : []),
-      ["Rows to train on, here for TRL; convert --list has the other formats", `rollout-trace convert ${paths} --to trl -o rows.parquet${where}`],
-      ["As chats, without token ids", `rollout-trace convert ${paths} --to chat -o chats.jsonl${where}`],
-      ["As a page that opens from disk", `rollout-trace view ${paths}${where} --html page.html`],
+    const all = [
+      ["Rows to train on, here for TRL; convert --list has the other formats",
+        `rollout-trace convert ${named} --to trl -o rows.parquet${where}`],
+      ["As chats, without token ids", `rollout-trace convert ${named} --to chat -o chats.jsonl${where}`],
+      ["As a page that opens from disk", `rollout-trace view ${named}${where} --html page.html`],
     ];
+    const selected = `rollout-trace filter ${quoted(test)} ${named} -o selected.jsonl`;
+    return test ? [["These trajectories, as a file", selected], ...all] : all;
   }
 
   function exporting(query) {
-    RT.app.dialog("Export", el("p", { class: "soft" }, query ? "What the search finds. Type, or paste, into a terminal:" : "All trajectories. Type, or paste, into a terminal:"),
-      commands(query, RT.app.info.files || []).map(([meaning, command]) => [el("h2", {}, meaning),
-        el("p", { class: "command" }, el("code", {}, command), " ", RT.shown.copier("the command", () => command))]));
+    const what = query ? "What the search finds." : "All trajectories.";
+    RT.app.dialog("Export", el("p.soft", `${what} Type, or paste, into a terminal:`),
+      commands(query, RT.app.info.files).map(([meaning, command]) => [el("h2", meaning),
+        el("p.command", el("code", command), " ", copier("the command", () => command))]));
   }
 
   return { chips, tallies, figures, help, exporting, commands };

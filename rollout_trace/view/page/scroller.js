@@ -1,51 +1,49 @@
 // A list of any length, of which the part near the visible one is in the document.
 //
 // Heights are estimated until they are measured. What is at the top stays where it is while heights above it change.
-RT.scroller = (() => {
+RT.Scroller = (() => {
   const OVER = 500;
   const MOST = 60;
   const FAR = 1e7;
   // What stands above the list is in sight.
   const TOP = { index: 0, offset: -Infinity };
 
-  class Scroller {
+  return class {
     // box: the scrolled element; list: the element in it that gets the items; estimate(i): pixels; build(i): an
-    // element; onview(first, last): called with the items that can be seen; first: the item that is shown first, or null.
-    constructor({ box, list, n, estimate, build, onview, first = null }) {
+    // element; onview(first): called with the first item that is seen; first: the item that is shown first, or null.
+    constructor({ box, list, n, estimate, build, onview, first }) {
       Object.assign(this, { box, list, build, onview, estimate });
-      this.before = document.createElement("div");
-      this.after = document.createElement("div");
+      this.before = el("div");
+      this.after = el("div");
       this.items = new Map();
-      this.anchor = TOP;
+      this.heights = [];
+      this.anchor = first > 0 ? { index: first, offset: -8 } : TOP;
       this.frame = 0;
       list.replaceChildren(this.before, this.after);
-      this.sizes = new ResizeObserver((entries) => this.measured(entries));
+      this.sizes = new ResizeObserver(() => this.measured());
       this.sizes.observe(box);
-      this.onscroll = () => this.scrolled();
-      box.addEventListener("scroll", this.onscroll, { passive: true });
-      this.onkey = (event) => this.key(event);
-      box.addEventListener("keydown", this.onkey);
-      if (first > 0 && first < n) this.anchor = { index: first, offset: -8 };
+      this.listen = new AbortController();
+      const { signal } = this.listen;
+      box.addEventListener("scroll", () => this.follow() && this.render(), { passive: true, signal });
+      box.addEventListener("keydown", (event) => this.key(event), { signal });
       this.resize(n);
     }
 
     close() {
       this.sizes.disconnect();
-      this.box.removeEventListener("scroll", this.onscroll);
-      this.box.removeEventListener("keydown", this.onkey);
+      this.listen.abort();
       cancelAnimationFrame(this.frame);
     }
 
     // The list has `n` items now; heights that were measured are kept.
     resize(n) {
-      const heights = new Float64Array(n);
-      for (let i = 0; i < n; i += 1) heights[i] = this.heights && i < this.n ? this.heights[i] : this.estimate(i);
+      const before = this.heights;
+      this.heights = Float64Array.from({ length: n }, (_, i) => before[i] ?? this.estimate(i));
       this.n = n;
       if (this.anchor.index >= n) this.anchor = TOP;
-      this.heights = heights;
       this.tops = new Float64Array(n + 1);
       this.sum(0);
-      this.rebuild();
+      this.refresh();
     }
 
     sum(from) {
@@ -53,22 +51,7 @@ RT.scroller = (() => {
     }
 
     at(y) {
-      let low = 0;
-      let high = this.n - 1;
-      while (low < high) {
-        const middle = (low + high + 1) >> 1;
-        if (this.tops[middle] <= y) low = middle;
-        else high = middle - 1;
-      }
-      return low;
-    }
-
-    get start() {
-      return this.list.offsetTop;
-    }
-
-    scrolled() {
-      if (this.follow()) this.render();
+      return Math.max(0, Math.min(this.n, upTo(this.tops, y)) - 1);
     }
 
     // To the ends at once: the browser's own way there would be broken off where heights become known.
@@ -86,28 +69,21 @@ RT.scroller = (() => {
       if (!this.n || this.expected === undefined || Math.abs(scrollTop - this.expected) < 2) return false;
       // The list became shorter, and the browser moved its end to the edge: nobody scrolled.
       if (scrollTop < this.expected && scrollTop >= scrollHeight - clientHeight - 1) return false;
-      const y = this.box.scrollTop - this.start;
-      const index = this.at(Math.max(0, y));
-      this.anchor = this.box.scrollTop <= 0 ? TOP : { index, offset: y - this.tops[index] };
+      const y = scrollTop - this.list.offsetTop;
+      const index = this.at(y);
+      this.anchor = scrollTop <= 0 ? TOP : { index, offset: y - this.tops[index] };
       return true;
     }
 
-    // Puts an item at the top, `offset` pixels below the edge.
-    show(index, offset = 8) {
+    // Puts an item at the top, a little below the edge.
+    show(index) {
       if (!this.n) return;
-      const wanted = Math.max(0, Math.min(this.n - 1, index));
-      this.anchor = wanted === 0 ? TOP : { index: wanted, offset: -offset };
+      this.anchor = index <= 0 ? TOP : { index: Math.min(this.n - 1, index), offset: -8 };
       this.render();
     }
 
-    // Whether the item's beginning can be seen.
-    visible(index) {
-      const y = this.tops[index] + this.start - this.box.scrollTop;
-      return this.items.has(index) && y >= -1 && y < this.box.clientHeight - 40;
-    }
-
     settle() {
-      const wanted = Math.max(0, this.tops[this.anchor.index] + this.anchor.offset + this.start);
+      const wanted = Math.max(0, this.tops[this.anchor.index] + this.anchor.offset + this.list.offsetTop);
       if (Math.abs(this.box.scrollTop - wanted) >= 1) this.box.scrollTop = wanted;
       this.expected = this.box.scrollTop;
     }
@@ -116,32 +92,23 @@ RT.scroller = (() => {
       if (!this.n) return;
       const height = this.box.clientHeight || 800;
       const wanted = this.tops[this.anchor.index] + this.anchor.offset;
-      const y = Math.max(-this.start, Math.min(wanted, this.tops[this.n] - height));
-      const first = this.at(Math.max(0, y - OVER));
-      const last = Math.min(this.at(Math.max(0, y + height + OVER)), first + MOST - 1);
-      for (const [index, item] of this.items) {
-        if (index < first || index > last) this.remove(index, item);
-      }
+      const y = Math.max(-this.list.offsetTop, Math.min(wanted, this.tops[this.n] - height));
+      const first = this.at(y - OVER);
+      const last = Math.min(this.at(y + height + OVER), first + MOST - 1);
+      for (const index of this.items.keys()) if (index < first || index > last) this.remove(index);
       let next = this.after;
       for (let i = last; i >= first; i -= 1) {
-        let item = this.items.get(i);
-        if (!item) {
-          item = this.build(i);
-          this.items.set(i, item);
-          this.list.insertBefore(item, next);
-          this.sizes.observe(item);
-        }
-        next = item;
+        if (!this.items.has(i)) this.insert(i, next);
+        next = this.items.get(i);
       }
       this.range = [first, last];
       this.space();
       this.measure();
       this.settle();
-      this.onview(this.at(Math.max(0, y + 12)), this.at(Math.max(0, y + height)));
+      this.onview(this.at(y + 12));
     }
 
     space() {
-      if (!this.range) return;
       this.before.style.height = `${this.tops[this.range[0]]}px`;
       this.after.style.height = `${this.tops[this.n] - this.tops[this.range[1] + 1]}px`;
     }
@@ -149,17 +116,13 @@ RT.scroller = (() => {
     measure() {
       let from = this.n;
       for (const [index, item] of this.items) {
-        const height = item.getBoundingClientRect().height;
-        if (height && Math.abs(height - this.heights[index]) > 0.5) {
-          this.heights[index] = height;
-          from = Math.min(from, index);
-        }
+        const { height } = item.getBoundingClientRect();
+        if (!height || Math.abs(height - this.heights[index]) <= 0.5) continue;
+        this.heights[index] = height;
+        from = Math.min(from, index);
       }
-      if (from < this.n) {
-        this.sum(from);
-        this.space();
-      }
-      return from < this.n;
+      this.sum(from);
+      if (from < this.n) this.space();
     }
 
     measured() {
@@ -172,27 +135,29 @@ RT.scroller = (() => {
       });
     }
 
-    remove(index, item) {
-      this.sizes.unobserve(item);
-      item.remove();
+    insert(index, next) {
+      const item = this.build(index);
+      this.items.set(index, item);
+      this.list.insertBefore(item, next);
+      this.sizes.observe(item);
+    }
+
+    remove(index) {
+      this.sizes.unobserve(this.items.get(index));
+      this.items.get(index).remove();
       this.items.delete(index);
     }
 
-    // Makes one item anew, or all that are in the document.
-    refresh(index) {
-      const item = this.items.get(index);
-      if (!item) return;
+    // Makes this item anew, or all that are in the document.
+    refresh(only = null) {
+      if (only !== null && !this.items.has(only)) return;
       this.follow();
-      this.remove(index, item);
+      for (const index of only === null ? this.items.keys() : [only]) this.remove(index);
       this.render();
     }
 
-    rebuild() {
-      this.follow();
-      for (const [index, item] of this.items) this.remove(index, item);
-      this.render();
+    select(chosen) {
+      for (const [index, item] of this.items) item.classList.toggle("selected", index === chosen);
     }
-  }
-
-  return { Scroller };
+  };
 })();

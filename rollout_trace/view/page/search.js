@@ -19,12 +19,15 @@ RT.search = (() => {
   /** The text as parts, each in the spelling of expressions or words. */
   const terms = (text) => parts(text).flatMap((part) => (isExpression(part) ? [part] : before(part) || [part]));
 
-  const isExpression = (part) => !/^(?:[\p{L}_][\p{L}\p{N}_]*|"[^"]*"|'[^']*')$/u.test(part) && !RT.expression.compile(part).problem;
+  const isWord = (part) => /^(?:[\p{L}_][\p{L}\p{N}_]*|"[^"]*"|'[^']*')$/u.test(part);
+  const isExpression = (part) => !isWord(part) && !RT.expression.compile(part).problem;
+
+  /** Whether a part is an expression, or was to be one and has a fault. */
+  const isMeantAsOne = (part) => isExpression(part) || /[=<>()[\]]/.test(part);
 
   /** What finds the rows for which a part is true: {value}, {elsewhere}, or {problem}. */
   function compile(part) {
-    if (isExpression(part)) return RT.expression.compile(part);
-    if (/[=<>()[\]]/.test(part)) return RT.expression.compile(part);
+    if (isMeantAsOne(part)) return RT.expression.compile(part);
     const wanted = words(part);
     return {
       value: (row) => {
@@ -34,14 +37,18 @@ RT.search = (() => {
     };
   }
 
-  const words = (part) => [...part.matchAll(/"([^"]*)"?|(\S+)/g)].map(([, phrase, bare]) => (phrase ?? bare).toLowerCase());
+  const words = (part) =>
+    [...part.matchAll(/"([^"]*)"?|(\S+)/g)].map(([, phrase, bare]) => (phrase ?? bare).toLowerCase());
 
   // The language of earlier versions: status:failed reward:>0.5 -finding:drift "two words".
 
-  const RENAMED = { agent: "agents", model: "models", finding: "findings", started: "started_at", steps: "n_steps", tool_runs: "n_tool_runs" };
+  const RENAMED = {
+    agent: "agents", model: "models", finding: "findings", started: "started_at", steps: "n_steps",
+    tool_runs: "n_tool_runs",
+  };
   const NAMES = ["agents", "models", "left_out", "findings", "drift"];
-  const TEXTS = ["id", "name", "task", "group", "episode", "parent", "status", "stop_reason", "error", "currency", "grade", "excerpt", "note",
-    "task_id", "group_id", "text"];
+  const TEXTS = ["id", "name", "task", "group", "episode", "parent", "status", "stop_reason", "error", "currency",
+    "grade", "excerpt", "note", "task_id", "group_id", "text"];
 
   /** The terms of the earlier language as expressions; null where a text is not in it. */
   function before(text) {
@@ -55,7 +62,9 @@ RT.search = (() => {
     });
   }
 
-  const named = (name) => RENAMED[name.toLowerCase()] || (/^(reward|metric)s?\./.test(name) ? name.replace(/^(reward|metric)s?/, "$1s") : name.toLowerCase());
+  const PARTED = /^(reward|metric)s?\./;
+  const named = (name) => RENAMED[name.toLowerCase()] ||
+    (PARTED.test(name) ? name.replace(PARTED, "$1s.") : name.toLowerCase());
 
   function written([, , given, value, bare]) {
     const name = named(given);
@@ -65,10 +74,12 @@ RT.search = (() => {
     if (NAMES.includes(name)) return `${quoted(rest)} in ${name}`;
     // Runs end as failed; their calls as error.
     if (name === "status" && rest === "error") return 'status in ["error", "failed"]';
-    if (isText) return sign ? `lower(${name}) == ${quoted(rest.toLowerCase())}` : `${quoted(rest.toLowerCase())} in lower(${name})`;
+    const lower = quoted(rest.toLowerCase());
+    if (isText) return sign ? `lower(${name}) == ${lower}` : `${lower} in lower(${name})`;
     const literal = name === "started_at" ? quoted : String;
     const [low, high] = rest.split("..");
-    if (high !== undefined) return [low && `${literal(low)} <=`, name, high && `<= ${literal(high)}`].filter(Boolean).join(" ");
+    const bounds = [low && `${literal(low)} <=`, name, high && `<= ${literal(high)}`];
+    if (high !== undefined) return bounds.filter(Boolean).join(" ");
     return `${name} ${sign === "=" ? "==" : sign || "=="} ${literal(rest)}`;
   }
 
@@ -84,23 +95,27 @@ RT.search = (() => {
 
   /** The search as one expression of rollout-trace filter; "" for an empty one. */
   function expression(text) {
-    const looked = (word) => SEARCHED.map((field) => `${quoted(word)} in lower(${field === "task" ? "task_id" : field})`).join(" or ");
-    const found = terms(text).flatMap((part) => (isExpression(part) || /[=<>()[\]]/.test(part) ? [part] : words(part).map(looked)));
+    const fields = SEARCHED.map((field) => (field === "task" ? "task_id" : field));
+    const looked = (word) => fields.map((field) => `${quoted(word)} in lower(${field})`).join(" or ");
+    const found = terms(text).flatMap((part) => (isMeantAsOne(part) ? [part] : words(part).map(looked)));
     // In brackets, one that begins with a minus is no option of a command.
-    return found.length > 1 || found.join().startsWith("-") ? found.map((part) => `(${part})`).join(" and ") : found.join("");
+    const isBare = found.length < 2 && !found.join().startsWith("-");
+    return found.map((part) => (isBare ? part : `(${part})`)).join(" and ");
   }
 
   const has = (text, part) => terms(text).includes(part);
 
   /** The search with this part where it had none, and without it where it had one. */
-  const toggle = (text, part) => joined(has(text, part) ? terms(text).filter((one) => one !== part) : [...terms(text), part]);
+  const toggle = (text, part) =>
+    joined(has(text, part) ? terms(text).filter((one) => one !== part) : [...terms(text), part]);
 
   const remove = (text, index) => joined(terms(text).filter((_, i) => i !== index));
 
   /** The search with these bounds of a name, in place of others. `closed`: `high` belongs to them. */
   function setRange(text, name, low, high, closed) {
     const own = new RegExp(`^(?:[^\\s]+ <=? )?${name}(?: (?:==|[<>]=?) [^\\s]+)?$`);
-    const part = low === high ? `${name} == ${quoted(low)}` : `${quoted(low)} <= ${name} ${closed ? "<=" : "<"} ${quoted(high)}`;
+    const range = `${quoted(low)} <= ${name} ${closed ? "<=" : "<"} ${quoted(high)}`;
+    const part = low === high ? `${name} == ${quoted(low)}` : range;
     return joined([...terms(text).filter((one) => !own.test(one)), part]);
   }
 

@@ -1,37 +1,25 @@
 // The whole steps of a trajectory, fetched in pages of at most 50 and of a bounded number of tokens.
-RT.steps = (() => {
+RT.Pages = (() => {
   const STEPS = 50;
   const TOKENS = 40000;
   const KEPT = 8;
 
-  class Pages {
+  return class {
     constructor(key, lines) {
-      this.key = key;
-      this.bounds = [0];
+      Object.assign(this, { key, n: lines.length, bounds: [0], pages: new Map(), waiting: new Map() });
       let tokens = 0;
-      for (let i = 0; i < lines.length; i += 1) {
-        const n = lines[i].n_completion || 0;
-        const first = this.bounds[this.bounds.length - 1];
+      for (const [i, { n_completion: n = 0 }] of lines.entries()) {
+        const first = this.bounds.at(-1);
         if (i > first && (i - first >= STEPS || tokens + n > TOKENS)) {
           this.bounds.push(i);
           tokens = 0;
         }
         tokens += n;
       }
-      this.n = lines.length;
-      this.pages = new Map();
-      this.waiting = new Map();
     }
 
     page(index) {
-      let low = 0;
-      let high = this.bounds.length - 1;
-      while (low < high) {
-        const middle = (low + high + 1) >> 1;
-        if (this.bounds[middle] <= index) low = middle;
-        else high = middle - 1;
-      }
-      return low;
+      return upTo(this.bounds, index) - 1;
     }
 
     // The step, or null while it is not loaded.
@@ -39,12 +27,12 @@ RT.steps = (() => {
       const page = this.page(index);
       const steps = this.pages.get(page);
       if (!steps) return null;
+      // Those that were looked at last are kept.
       this.pages.delete(page);
       this.pages.set(page, steps);
       return steps[index - this.bounds[page]] || null;
     }
 
-    // A promise of the step.
     async load(index) {
       await this.fetch(this.page(index));
       return this.get(index);
@@ -52,28 +40,25 @@ RT.steps = (() => {
 
     fetch(page) {
       if (this.pages.has(page)) return Promise.resolve(this.pages.get(page));
-      if (this.waiting.has(page)) return this.waiting.get(page);
-      const first = this.bounds[page];
-      const end = page + 1 < this.bounds.length ? this.bounds[page + 1] : this.n;
-      const promise = RT.data.steps(this.key, first, end).then((steps) => {
-        this.waiting.delete(page);
-        this.pages.set(page, steps);
-        while (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
-        return steps;
-      }, (error) => {
-        this.waiting.delete(page);
-        throw error;
-      });
-      this.waiting.set(page, promise);
-      return promise;
+      if (!this.waiting.has(page)) this.waiting.set(page, this.ask(page).finally(() => this.waiting.delete(page)));
+      return this.waiting.get(page);
     }
 
-    // Steps with their pages' numbers, loaded ones first: for a search.
+    async ask(page) {
+      const steps = await RT.data.steps(this.key, this.bounds[page], this.bounds[page + 1] ?? this.n);
+      this.pages.set(page, steps);
+      if (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
+      return steps;
+    }
+
+    // The steps that are loaded, by their index.
+    loaded() {
+      return new Map([...this.pages.values()].flat().map((view) => [view.line.index, view]));
+    }
+
+    // The numbers of all pages, loaded ones first: for a search.
     order() {
-      const all = this.bounds.map((_, page) => page);
-      return all.sort((a, b) => Number(this.pages.has(b)) - Number(this.pages.has(a)) || a - b);
+      return sortedBy([...this.bounds.keys()], (page) => (this.pages.has(page) ? 0 : 1));
     }
-  }
-
-  return { Pages };
+  };
 })();

@@ -1,35 +1,29 @@
 // The table of trajectories: its columns, and a page of its lines.
 RT.table = (() => {
-  const { el, number, short, count, duration, cost, time, plural, toneOfStatus, toneOfGrade, remembered, remember } = RT.dom;
-
-  const known = (x) => typeof x === "number";
-  const soft = (text) => el("span", { class: "soft" }, text);
-  const dash = () => el("span", { class: "soft dash" }, "-");
+  const dash = () => el("span.soft.dash", "-");
   const counted = (names) => Object.entries(names).map(([name, n]) => (n > 1 ? `${name} ×${n}` : name)).join(", ");
+  const percent = (share) => `${(100 * share).toFixed(1)}%`;
 
-  function nameCell(row, scale) {
+  function nameCell(row, { depths }) {
     return [
-      scale.depths.get(row) ? el("span", { class: "nested", style: { width: `${14 * Math.min(scale.depths.get(row), 5)}px` } }) : null,
-      el("span", { class: `dot ${toneOfStatus(row.status)}`, title: row.status, role: "img", "aria-label": row.status }),
-      el("a", { class: "open", href: RT.app.hash("t", [row.key]) }, row.name),
-      known(row.index) ? soft(`#${row.index}`) : null,
-      row.parent ? el("span", { class: "tag", title: `opened by ${row.parent}` }, "sub-agent") : null,
-      known(row.attempt) && row.attempt > 1 ? el("span", { class: "tag" }, `attempt ${row.attempt}`) : null,
+      depths.get(row) > 0 && el("span.nested", { style: { width: `${14 * Math.min(depths.get(row), 5)}px` } }),
+      el(`span.dot.${toneOfStatus(row.status)}`, { title: row.status, role: "img", "aria-label": row.status }),
+      el("a.open", { href: RT.app.hash("t", [row.key]) }, row.name),
+      known(row.index) && soft(`#${row.index}`),
+      row.parent && el("span.tag", { title: `opened by ${row.parent}` }, "sub-agent"),
+      row.attempt > 1 && el("span.tag", `attempt ${row.attempt}`),
     ];
   }
 
   /** A number with a bar that begins at zero. */
-  function rewardCell(row, scale) {
+  function rewardCell(row, { low, high }) {
     if (!known(row.reward)) return dash();
-    const span = scale.high - scale.low || 1;
-    const zero = (0 - scale.low) / span;
-    const end = (row.reward - scale.low) / span;
+    const [zero, end] = [0, row.reward].map((value) => (value - low) / (high - low || 1));
+    const width = Math.max(row.reward === 0 ? 0 : 0.02, Math.abs(end - zero));
     return [
-      el("span", {}, number(row.reward)),
-      el("span", { class: "meter", "aria-hidden": "true" }, el("i", {
-        class: row.reward < 0 ? "below" : "", style: {
-          left: `${(100 * Math.min(zero, end)).toFixed(1)}%`, width: `${Math.max(row.reward === 0 ? 0 : 2, 100 * Math.abs(end - zero)).toFixed(1)}%`,
-        },
+      el("span", number(row.reward)),
+      el("span.meter", { "aria-hidden": "true" }, el("i", {
+        class: row.reward < 0 ? "below" : "", style: { left: percent(Math.min(zero, end)), width: percent(width) },
       })),
     ];
   }
@@ -38,120 +32,105 @@ RT.table = (() => {
   function tokensCell(row, scale) {
     if (!row.rows) return dash();
     const title = `${plural(row.rows, "training row")}: ${count(row.trained)} of ${count(row.tokens)} tokens sampled`;
-    const width = Math.max(3, (100 * row.tokens) / (scale.tokens || 1));
+    const width = Math.max(0.03, row.tokens / (scale.tokens || 1));
+    const part = (name, n) => el("i", { class: name, style: { width: percent((width * n) / row.tokens) } });
     return [
       el("span", { title }, short(row.tokens)),
-      el("span", { class: "strip", role: "img", "aria-label": title, title },
-        el("i", { class: "sampled", style: { width: `${((width * row.trained) / row.tokens).toFixed(1)}%` } }),
-        el("i", { class: "read", style: { width: `${((width * (row.tokens - row.trained)) / row.tokens).toFixed(1)}%` } })),
+      el("span.strip", { role: "img", "aria-label": title, title },
+        part("sampled", row.trained), part("read", row.tokens - row.trained)),
     ];
   }
 
-  // Of grade info always, as in rollout_trace/train/check_codes.py: they are no faults, and have their chips above.
-  const INFO = ["cached", "superseded", "not_trainable", "logprobs_not_sampled", "sent_as_text", "forks"];
-  const WARNINGS = ["error", "cancelled", "abandoned", "running", "empty_completion", "logprobs_missing", "retokenized", "truncated", "degenerate",
-    "logprobs_all_zero", "constrained_sampling", "distribution_truncated", "distribution_biased", "aborted", "extra_withheld", "extra_not_sent",
-    "ids_not_served", "usage_unread", "error_unread", "drift", "several_roots", "logprobs_modes_differ", "reward_missing", "repeated_rollout"];
-
-  function findingsCell(row, scale) {
-    const shown = Object.fromEntries(Object.entries(row.findings).filter(([code]) => !INFO.includes(code) && !scale.common.includes(code)));
-    const codes = Object.keys(shown);
-    if (row.grade === "info" || !codes.length) return dash();
+  function findingsCell(row, { common }) {
+    const { grades } = RT.app.info;
+    // Those of grade info are no faults, and have their chips above.
+    const shown = Object.entries(row.findings).filter(([code]) => grades[code] !== "info" && !common.includes(code));
+    if (row.grade === "info" || !shown.length) return dash();
     // The fatal one may be one that every line has.
-    const grade = row.grade === "fatal" && codes.every((code) => WARNINGS.includes(code)) ? "warning" : row.grade;
-    return el("span", { class: "findings clip", title: counted(row.findings) },
-      el("span", { class: `dot ${toneOfGrade(grade) || ""}`, role: "img", "aria-label": grade || "finding" }),
-      ` ${counted(shown)}`);
+    const grade = row.grade === "fatal" && shown.every(([code]) => grades[code] === "warning") ? "warning" : row.grade;
+    return el("span.findings.clip", { title: counted(row.findings) },
+      el("span", { class: `dot ${toneOfGrade(grade)}`, role: "img", "aria-label": grade || "finding" }),
+      ` ${counted(Object.fromEntries(shown))}`);
   }
 
-  const textCell = (value) => (value === null || value === undefined || value === "" ? dash() : el("span", { title: value }, value));
+  const textCell = (value) => (known(value) && value !== "" ? el("span", { title: value }, value) : dash());
 
   function excerptCell(row) {
-    if (row.error) return el("span", { class: "bad", title: row.error }, row.error);
-    if (row.note) return el("span", { title: row.note }, el("b", {}, "note "), row.note);
+    if (row.error) return el("span.bad", { title: row.error }, row.error);
+    if (row.note) return el("span", { title: row.note }, el("b", "note "), row.note);
     return soft(row.excerpt);
   }
 
-  // id: the field that it is sorted by. kind: how it is aligned and how wide it may be.
+  const toolsCell = (row) =>
+    [count(row.tool_runs), row.tool_errors > 0 && el("span.bad", ` ${count(row.tool_errors)} failed`)];
+
+  // The field that it is sorted by; its name; how it is aligned and how wide it may be; what stands in it; a help.
   const COLUMNS = [
-    { id: "name", label: "Trajectory", kind: "name", cell: nameCell, fixed: true },
-    { id: "task", label: "Task", kind: "text", cell: (row) => textCell(row.task), shown: true },
-    { id: "group", label: "Group", kind: "text", cell: (row) => textCell(row.group) },
-    { id: "reward", label: "Reward", kind: "number wide", cell: rewardCell, shown: true },
-    { id: "steps", label: "Steps", kind: "number", cell: (row) => count(row.steps), shown: true },
-    { id: "tokens", label: "Tokens", kind: "number wide", cell: tokensCell, shown: true, help: "of all training rows; sampled ones in colour" },
-    { id: "rows", label: "Rows", kind: "number", cell: (row) => count(row.rows), help: "training rows" },
-    { id: "findings", label: "Findings", kind: "text", cell: findingsCell, shown: true },
-    { id: "drift", label: "Drift", kind: "text", cell: (row) => textCell(counted(row.drift)) },
-    { id: "tool_runs", label: "Tools", kind: "number", help: "tool runs",
-      cell: (row) => [count(row.tool_runs), row.tool_errors ? el("span", { class: "bad" }, ` ${count(row.tool_errors)} failed`) : null] },
-    { id: "seconds", label: "Time", kind: "number", cell: (row) => duration(row.seconds), shown: true },
-    { id: "first_token", label: "First token", kind: "number", cell: (row) => duration(row.first_token), help: "mean of its calls" },
-    { id: "cost", label: "Cost", kind: "number", cell: (row) => cost(row.cost, row.currency), shown: true },
-    { id: "input_tokens", label: "Input", kind: "number", cell: (row) => short(row.input_tokens), help: "tokens that the engine counted" },
-    { id: "output_tokens", label: "Output", kind: "number", cell: (row) => short(row.output_tokens), help: "tokens that the engine counted" },
-    { id: "models", label: "Model", kind: "text", cell: (row) => textCell(row.models.join(", ")) },
-    { id: "status", label: "Status", kind: "text", cell: (row) => textCell(row.status) },
-    { id: "started", label: "Started", kind: "number", cell: (row) => time(row.started) },
-    { id: "id", label: "Id", kind: "text mono", cell: (row) => textCell(row.id) },
-    { id: "excerpt", label: "Begins with", kind: "rest", cell: excerptCell, shown: true },
-  ];
+    ["name", "Trajectory", "name", nameCell],
+    ["task", "Task", "text", (row) => textCell(row.task)],
+    ["group", "Group", "text", (row) => textCell(row.group)],
+    ["reward", "Reward", "number wide", rewardCell],
+    ["steps", "Steps", "number", (row) => count(row.steps)],
+    ["tokens", "Tokens", "number wide", tokensCell, "of all training rows; sampled ones in colour"],
+    ["rows", "Rows", "number", (row) => count(row.rows), "training rows"],
+    ["findings", "Findings", "text", findingsCell],
+    ["drift", "Drift", "text", (row) => textCell(counted(row.drift))],
+    ["tool_runs", "Tools", "number", toolsCell, "tool runs"],
+    ["seconds", "Time", "number", (row) => duration(row.seconds)],
+    ["first_token", "First token", "number", (row) => duration(row.first_token), "mean of its calls"],
+    ["cost", "Cost", "number", (row) => cost(row.cost, row.currency)],
+    ["input_tokens", "Input", "number", (row) => short(row.input_tokens), "tokens that the engine counted"],
+    ["output_tokens", "Output", "number", (row) => short(row.output_tokens), "tokens that the engine counted"],
+    ["models", "Model", "text", (row) => textCell(row.models.join(", "))],
+    ["status", "Status", "text", (row) => textCell(row.status)],
+    ["started", "Started", "number", (row) => time(row.started)],
+    ["id", "Id", "text mono", (row) => textCell(row.id)],
+    ["excerpt", "Begins with", "rest", excerptCell],
+  ].map(([id, label, kind, cell, help]) => ({ id, label, kind, cell, help }));
+  const USUAL = ["task", "reward", "steps", "tokens", "findings", "seconds", "cost", "excerpt"];
+  const [NAME, ...OTHERS] = COLUMNS;
 
   function shownColumns() {
-    const chosen = remembered("columns", null);
-    return COLUMNS.filter((c) => c.fixed || (Array.isArray(chosen) ? chosen.includes(c.id) : c.shown));
+    const chosen = remembered("columns", USUAL);
+    return [NAME, ...OTHERS.filter(({ id }) => chosen.includes(id))];
   }
 
-  /** The dialog that chooses columns. */
   function chooseColumns(changed) {
-    const boxes = COLUMNS.filter((c) => !c.fixed).map((column) => {
-      const box = el("input", { type: "checkbox", checked: shownColumns().includes(column), value: column.id });
-      return { box, label: el("label", {}, box, ` ${column.label}`, column.help ? soft(` ${column.help}`) : null) };
-    });
-    const store = (ids) => {
-      remember("columns", ids);
+    const boxes = OTHERS.map(({ id }) => el("input", { type: "checkbox", value: id, on: { change: store } }));
+    const show = () => boxes.forEach((box) => { box.checked = shownColumns().some(({ id }) => id === box.value); });
+
+    function store(event) {
+      const isChosen = event.currentTarget.type === "checkbox";
+      remember("columns", isChosen ? boxes.filter((box) => box.checked).map((box) => box.value) : null);
+      show();
       changed();
-    };
-    boxes.forEach(({ box }) => box.addEventListener("change", () => store(boxes.filter((b) => b.box.checked).map((b) => b.box.value))));
-    RT.app.dialog("Columns", el("div", { class: "columns" }, boxes.map((b) => b.label)),
-      el("button", {
-        class: "button", on: {
-          click: () => {
-            store(null);
-            boxes.forEach(({ box }) => { box.checked = COLUMNS.find((c) => c.id === box.value).shown === true; });
-          },
-        },
-      }, "As at first"));
+    }
+
+    show();
+    RT.app.dialog("Columns",
+      el("div.columns", OTHERS.map(({ label, help }, i) =>
+        el("label", boxes[i], ` ${label}`, help && soft(` ${help}`)))),
+      el("button.button", { on: { click: store } }, "As at first"));
   }
 
   function head(column, { sort, reverse, sortBy }) {
     const on = sort === column.id;
-    return el("th", { class: column.kind, role: "columnheader", scope: "col", "aria-sort": on ? (reverse ? "descending" : "ascending") : "none" },
-      el("button", { class: "sort", title: column.help || null, on: { click: () => sortBy(column.id) } },
-        column.label, on ? el("span", { class: "arrow", "aria-hidden": "true" }, reverse ? "↓" : "↑") : null));
+    const order = on ? (reverse ? "descending" : "ascending") : "none";
+    return el("th", { class: column.kind, role: "columnheader", scope: "col", "aria-sort": order },
+      el("button.sort", { title: column.help, on: { click: () => sortBy(column.id) } },
+        column.label, on && el("span.arrow", { "aria-hidden": "true" }, reverse ? "↓" : "↑")));
   }
 
   function line(row, columns, scale) {
-    const tr = el("tr", { role: "row", data: { key: row.key } }, columns.map((column) =>
-      el("td", { class: column.kind, role: "cell", data: { label: column.label, column: column.id } }, column.cell(row, scale))));
-    tr.addEventListener("click", (event) => {
+    const place = RT.app.hash("t", [row.key]);
+    const open = (event) => {
       if (event.target.closest("a, button") || String(window.getSelection())) return;
-      if (event.ctrlKey || event.metaKey) window.open(RT.app.hash("t", [row.key]), "_blank");
-      else RT.app.go(RT.app.hash("t", [row.key]));
-    });
-    return tr;
-  }
-
-  function scaleOf(rows, others) {
-    const rewards = rows.map((row) => row.reward).concat(others).filter(known);
-    return {
-      low: rewards.reduce((a, b) => Math.min(a, b), 0),
-      high: rewards.reduce((a, b) => Math.max(a, b), 0),
-      tokens: rows.reduce((most, row) => Math.max(most, row.tokens), 0),
-      // What every line has tells none from another.
-      common: rows.length > 2 ? Object.keys(rows[0].findings).filter((code) => rows.every((row) => code in row.findings)) : [],
-      depths: new Map(),
+      if (event.ctrlKey || event.metaKey) window.open(place, "_blank");
+      else RT.app.go(place);
     };
+    const cells = columns.map(({ kind, label, id, cell }) =>
+      el("td", { class: kind, role: "cell", data: { label, column: id } }, cell(row, scale)));
+    return el("tr", { role: "row", data: { key: row.key }, on: { click: open } }, cells);
   }
 
   /** How deep each line stands below that of the trajectory that opened it, where that stands before it. */
@@ -164,22 +143,30 @@ RT.table = (() => {
     return depths;
   }
 
-  /** A table of these lines. `options` = {sort, reverse, sortBy(field), rewards}: `rewards` are others that the bars' scale has. */
+  /** A table of these lines. `options` = {sort, reverse, sortBy(field), rewards: {low, high}, of all pages}. */
   function draw(rows, options) {
     const columns = shownColumns();
-    const scale = scaleOf(rows, options.rewards);
-    if (!options.sort) scale.depths = depthsOf(rows);
-    return el("table", { class: "list", role: "table", "aria-label": "trajectories" },
+    // What every line has tells none from another.
+    const common = Object.keys(rows[0].findings).filter((code) => rows.every((row) => code in row.findings));
+    const scale = {
+      low: Math.min(0, options.rewards.low),
+      high: Math.max(0, options.rewards.high),
+      tokens: most(rows.map((row) => row.tokens)),
+      common: rows.length > 2 ? common : [],
+      depths: options.sort ? new Map() : depthsOf(rows),
+    };
+    return el("table.list", { role: "table", "aria-label": "trajectories" },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, columns.map((column) => head(column, options)))),
       el("tbody", { role: "rowgroup" }, rows.map((row) => line(row, columns, scale))));
   }
 
   /** Which field and direction a click on a column leads to: down first for numbers, then up, then as recorded. */
   function nextSort(field, sort, reverse) {
-    const downFirst = COLUMNS.find((c) => c.id === field).kind.startsWith("number") || field === "findings" || field === "drift";
+    const { kind } = COLUMNS.find(({ id }) => id === field);
+    const downFirst = kind.startsWith("number") || field === "findings" || field === "drift";
     if (sort !== field) return { sort: field, reverse: downFirst };
     return reverse === downFirst ? { sort: field, reverse: !downFirst } : { sort: "", reverse: false };
   }
 
-  return { draw, chooseColumns, nextSort, columns: COLUMNS, grades: { info: INFO, warning: WARNINGS } };
+  return { draw, chooseColumns, nextSort };
 })();

@@ -1,2 +1,0 @@
-// Last of all: every view is registered.
-RT.app.start();
