@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, ToolCall, ToolRun, Usage
+from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, TokenSource, ToolCall, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import arguments_text, error_of, tool_message
-from rollout_trace.importing.fields import nothing
+from rollout_trace.importing.fields import Fields, nothing
+from rollout_trace.importing.imported import Job
 from rollout_trace.importing.steps import (
     Point,
     Thread,
@@ -20,11 +21,6 @@ from rollout_trace.importing.steps import (
     usd,
 )
 from rollout_trace.wire.chat_messages import assistant_message
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import TokenSource
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import Job
 
 _NO_IDS = "the ATIF document has no token ids for this step."
 _OURS = frozenset(

@@ -12,16 +12,13 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo
-from rollout_trace.importing.fields import is_whole
+from rollout_trace.importing.fields import Fields, is_whole
+from rollout_trace.importing.imported import ImportReport
 from rollout_trace.importing.steps import REBUILT, Point, Thread
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import ImportReport
 
 KINDS = frozenset({"api-request-shape", "api-request-blob", "api-request"})
 _NO_PARAMETERS = frozenset({"model", "betas"})

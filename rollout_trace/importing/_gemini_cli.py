@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing.conversation import Conversation, conversations, folder_of
-from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import JSON, imported, session_lines
-from rollout_trace.importing.inputs import documents, is_one_document
+from rollout_trace.importing.fields import Fields, OnError
+from rollout_trace.importing.imported import JSON, Imported, ImportReport, Job, imported, session_lines
+from rollout_trace.importing.inputs import Given, Input, documents, is_one_document
 from rollout_trace.wire.google_parts import Parts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given, Input
 
 
 def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.model import Task, ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._verifiers_graph import Graph
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.fields import nothing
-from rollout_trace.importing.imported import SESSIONS, each_document, imported
+from rollout_trace.importing.fields import Fields, OnError, nothing
+from rollout_trace.importing.imported import SESSIONS, Imported, ImportReport, Job, each_document, imported
+from rollout_trace.importing.inputs import Given
 from rollout_trace.importing.steps import recorded_run
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given
 
 
 def verifiers(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:

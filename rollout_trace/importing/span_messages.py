@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.importing.chat import arguments_text, tool_message
+from rollout_trace.importing.imported import ImportReport
 from rollout_trace.importing.span_values import Span, as_json
 from rollout_trace.wire.span_names import names_of
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.imported import ImportReport
 
 _EVENT = "gen_ai.client.inference.operation.details"
 _SYSTEM, _MESSAGES, _COMPLETION, _TOOLS = (names_of(one)[0] for one in ("system", "messages", "completion", "tools"))

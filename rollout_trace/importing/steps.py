@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from rollout_trace.data.extras import PolicySpan, as_policy_spans
 from rollout_trace.data.lists import ListSpan
-from rollout_trace.data.model import Attempt, Cost, LogprobsMode, StepStatus, TokenIssue, TokenSource, Usage, amend
+from rollout_trace.data.model import (
+    Attempt,
+    Cost,
+    LogprobsMode,
+    Step,
+    StepStatus,
+    TokenIssue,
+    TokenSource,
+    ToolRun,
+    Usage,
+    amend,
+)
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.file.decode import facts_of, run_of
 from rollout_trace.file.plain import dumps
+from rollout_trace.importing.fields import Fields
+from rollout_trace.importing.imported import ImportReport
 from rollout_trace.wire import align
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.steps import Stores, exchange_of
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.data.model import Step, ToolRun
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import ImportReport
 
 REBUILT = {"messages_source": "rebuilt"}
 """Metadata of steps whose messages were put together from a transcript, not taken from a request."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Completion, ToolCall
+from rollout_trace.data.model import Completion, ToolCall
 
 Messages = list[Any]
 Results = Sequence[tuple["ToolCall", str]]

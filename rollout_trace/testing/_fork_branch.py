@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rollout_trace.data.model import ToolRun
 from rollout_trace.data.trajectory import ForkedFrom, Trajectory
 
 from ._differences import Change, changes
 from .recorded_answers import answers_of
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import ToolRun
 
 
 class Branch:

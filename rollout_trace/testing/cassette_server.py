@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rollout_trace.clients.loopback.messages import ConnectionCut, RequestRecord, Response, refusal
 from rollout_trace.clients.loopback.server import LoopbackServer
@@ -22,9 +22,6 @@ from .matching import Matcher, Request, Unmatched
 from .replay import response_of
 from .unseen import UnseenCalls, as_meant
 from .upstream import RecordedForwarding
-
-if TYPE_CHECKING:
-    import socket
 
 _LEFT_OPEN = 30.0
 """Seconds that a caller which once closed a stream early is waited for to do so again."""

@@ -5,21 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
-from rollout_trace.data.trajectory import with_values
+from rollout_trace.data.trajectory import Trajectory, with_values
 from rollout_trace.guard import SPACES, escaped
 from rollout_trace.record.call_steps import link_tool_runs
+from rollout_trace.view.model import Message, Part, StepView, Summary, ToolRunView
 from rollout_trace.view.numbers import of, size
 from rollout_trace.view.plain_text import short
 from rollout_trace.view.trajectory_view import TrajectoryView
 
 from ._differences import Paint, painted
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.model import Message, Part, StepView, Summary, ToolRunView
 
 _GUTTER = 14
 """Columns before what is said: the number of the step, and the role."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
+from rollout_trace.data.model import ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief, position
 from rollout_trace.errors import ForkDifference
@@ -24,11 +26,6 @@ from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 from ._differences import Change, lines_of, named
 from ._fork_branch import Branch, by_parent
 from .recorded_answers import REFUSED, AnswerServer, asked_now
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from rollout_trace.data.model import ToolRun
 
 OnDifference: TypeAlias = Literal["raise", "live"]
 Tools: TypeAlias = Literal["run", "recorded"]

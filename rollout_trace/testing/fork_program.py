@@ -12,9 +12,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace import guard
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.errors import ForkDifference
 from rollout_trace.file.addresses import is_address
 from rollout_trace.file.find import of_episode, of_id, stripped
@@ -24,9 +25,6 @@ from rollout_trace.record import process_end, program
 
 from ._fork_branch import Branch, by_parent
 from .fork import Fork, OnDifference, Tools
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 VARIABLE = "ROLLOUT_TRACE_FORK"
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients.loopback.addresses import base_addresses
+from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory, to_task
 from rollout_trace.process import children
@@ -21,6 +22,7 @@ from rollout_trace.process.instrument import instrument
 from rollout_trace.process.redirect import redirect
 from rollout_trace.record import lifecycle, program
 from rollout_trace.view.numbers import of
+from rollout_trace.wire.profiles import EngineName
 
 from . import cassette, live_calls
 from ._explain import record_command
@@ -32,10 +34,6 @@ from .rollout import RecordedRollout
 from .routing import ModelTraffic, child_environment
 from .scripted import ScriptedServer
 from .unseen import ScriptedTestServer, UnseenCalls
-
-if TYPE_CHECKING:
-    from rollout_trace.clients.loopback.server import LoopbackServer
-    from rollout_trace.wire.profiles import EngineName
 
 _NOT_REDIRECTED = (
     "It was sent through a library whose calls cannot be replayed (httpx, httpx2, aiohttp and requests can). A child "

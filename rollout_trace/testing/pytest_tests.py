@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -16,12 +16,10 @@ from ._explain import record_command
 from ._mark import as_typed, fail, from_here, rollout_path, test_for
 from .cassette import CassetteError
 from .conversation_text import conversation_text
+from .matching import Paint
 from .observed import ObservedTest
 from .rollout import has_conversation
-
-if TYPE_CHECKING:
-    from .matching import Paint
-    from .scripted import ScriptedServer
+from .scripted import ScriptedServer
 
 _OBSERVED = pytest.StashKey[ObservedTest]()
 _ERROR = pytest.StashKey["BaseException | None"]()

@@ -6,29 +6,24 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace._python import cached_property
 from rollout_trace.clients.loopback.messages import SECRET_HEADER, RequestRecord, Response, refusal
 from rollout_trace.data.exchange import Exchange
+from rollout_trace.data.model import Step
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.wire import PROTOCOLS, decode
 from rollout_trace.wire.chat_messages import joined_texts
 from rollout_trace.wire.protocols import model_in_path, record_of
 
-from ._api import Ask, Turn
+from ._api import Api, Ask, Turn
 from ._normal_form import compared_body, without_capture_fields
 from ._sampling import Completion, Sampler
 from .replay import response_of
-from .script import Fault, Reply, ToolCall
+from .script import Answer, Fault, Reply, ToolCall
 from .scripted import ScriptedServer
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-    from rollout_trace.data.trajectory import Trajectory
-
-    from ._api import Api
-    from .script import Answer
 
 ANSWER_HEADER = "x-rollout-trace-answer"
 """Header of a request that is answered from the recording: the number of the recorded call, or ``refused``."""

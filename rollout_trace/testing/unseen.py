@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
 from rollout_trace.clients.loopback.addresses import upstream_of
 from rollout_trace.clients.loopback.exchange import LoopbackExchange, ProgramRequest
 from rollout_trace.clients.loopback.messages import CALL_HEADER, ORIGIN_HEADER, RequestRecord, Response
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record.settings import Settings
 from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
 from .matching import Request
 from .scripted import ScriptedServer
 from .upstream import cut_query
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 
 class ScriptedTestServer(ScriptedServer):

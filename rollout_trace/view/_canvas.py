@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _NARROWEST = 24
 """Columns of text that bars leave."""

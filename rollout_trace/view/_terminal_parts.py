@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.train.check_codes import CODES
 from rollout_trace.view import _canvas
 from rollout_trace.view._canvas import Canvas, joined
+from rollout_trace.view.model import Message, Outline, Part, Summary, ToolRunView
 from rollout_trace.view.numbers import of, size
 from rollout_trace.view.plain_text import clock, cut, lines_of, money, one_line, seconds, short
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.model import Message, Outline, Part, Summary, ToolRunView
 
 GRADE_STYLES = {"fatal": "error", "warning": "warning", "info": "info"}
 _GOOD = ("completed", "running")

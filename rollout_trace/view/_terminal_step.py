@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
+from rollout_trace.data.model import Step
 from rollout_trace.view._canvas import Canvas, Part, joined
 from rollout_trace.view._terminal_parts import GRADE_STYLES, INDENT, Messages, number
 from rollout_trace.view._terminal_tokens import token_table, token_text
+from rollout_trace.view.model import DriftView, FindingView, StepLine, StepView, Tokens
 from rollout_trace.view.numbers import of
 from rollout_trace.view.plain_text import clock, lines_of, money, one_line, seconds, short
-from rollout_trace.view.styles import has_colors, levels_of
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-    from rollout_trace.view.model import DriftView, FindingView, StepLine, StepView, Tokens
-    from rollout_trace.view.styles import ShowOptions
+from rollout_trace.view.styles import ShowOptions, has_colors, levels_of
 
 _IDS = 16
 """Token ids of each side of a drift, at most."""

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from rich.table import Table
 from rich.text import Text
 
 from rollout_trace.view._canvas import joined
+from rollout_trace.view.model import Alternative, Tokens
 from rollout_trace.view.plain_text import TAB, one_line, short
-from rollout_trace.view.styles import ENTROPIES, LEFT_OUT, MARKS, PROBABILITIES, RATIOS, levels_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from rollout_trace.view.model import Alternative, Tokens
-    from rollout_trace.view.styles import ColorBy
+from rollout_trace.view.styles import ENTROPIES, LEFT_OUT, MARKS, PROBABILITIES, RATIOS, ColorBy, levels_of
 
 _LEVELS = ("", "level1", "level2", "level3", "level4")
 _ALTERNATIVES = 5

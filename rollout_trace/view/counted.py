@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from rollout_trace.data.episodes import is_made_again, lineage, rank, rollout_of
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.data.trajectory import Trajectory
 
 T = TypeVar("T")
 HELD = 5_000

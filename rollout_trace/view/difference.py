@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import field
 
+from rollout_trace.data.model import Step
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.file.find import IndexedLine
 from rollout_trace.view.model import Message, Part, Shown, StepView, Tokens
+from rollout_trace.view.tokens import TokenTexts
 from rollout_trace.view.trajectory_view import TrajectoryView
 from rollout_trace.view.values import plain
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.file.find import IndexedLine
-    from rollout_trace.view.tokens import TokenTexts
 
 K = TypeVar("K", bound=Hashable)
 Pair: TypeAlias = "tuple[IndexedLine | None, IndexedLine | None]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rollout_trace.data.model import (
     Attempt,
@@ -18,9 +18,7 @@ from rollout_trace.data.model import (
     ToolRun,
     Usage,
 )
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.data.trajectory import Trajectory
 
 
 class Name(NamedTuple):

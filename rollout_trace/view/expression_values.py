@@ -6,14 +6,12 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import RolloutTraceError
 from rollout_trace.view.expression_names import FIELDS, NAMES, plain
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 MAX_WORK = 10_000_000
 """Comparisons, calls and rounds of loops for one trajectory."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from rollout_trace.data.episodes import rollout_of
 from rollout_trace.data.model import shared
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.train.check_codes import CODES, FOR_TRAINING, Grade
 from rollout_trace.train.checks import check
 from rollout_trace.view import numbers as fmt
 from rollout_trace.view.summary import GRADES
 from rollout_trace.wire.profiles import sends_no_ids
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 PLACES = 3
 """Places that are kept of each code."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import replacing
 from rollout_trace.file.plain import dumps
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 Output: TypeAlias = Literal["rows", "lines", "object", "folder"]
 OUTPUTS: dict[Output, str] = {

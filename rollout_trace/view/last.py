@@ -6,18 +6,14 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, cast
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address, open_binary
 from rollout_trace.file.lines import FilePart, begin_of_last, end_of_whole, is_packed, newlines_before
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import TrajectoryReader, expand_paths
-
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
-    from rollout_trace.data.trajectory import Trajectory
 
 _MORE = 4
 """Times as many lines are read where too few of the last ones were wanted."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from rollout_trace.data.costs import calls_of
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.train.evaluation import Chances, chances_of
 from rollout_trace.train.quantiles import Numbers
 from rollout_trace.view.counted import Families, key_of
+from rollout_trace.view.model import Summary
 from rollout_trace.view.summary import finite, grade_of, summarize
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.model import Summary
-
 
 By: TypeAlias = Literal["group", "task", "agent", "model", "name", "status"]
 BY: tuple[By, ...] = get_args(By)

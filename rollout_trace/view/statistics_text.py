@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from rollout_trace.train.quantiles import Numbers
 from rollout_trace.view import numbers as fmt
-from rollout_trace.view.statistics import PERCENTS
+from rollout_trace.view.counted import NotCounted
+from rollout_trace.view.statistics import PERCENTS, Part, Statistics, Total
 from rollout_trace.view.summary import GRADES, grade_of
 from rollout_trace.view.table import Column, escape, in_columns, pad, width_of
-
-if TYPE_CHECKING:
-    from rollout_trace.train.quantiles import Numbers
-    from rollout_trace.view.counted import NotCounted
-    from rollout_trace.view.statistics import Part, Statistics, Total
 
 _Form: TypeAlias = "Callable[[float | None], str]"
 _LABEL = 12

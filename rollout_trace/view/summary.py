@@ -5,25 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.data.costs import Call, calls_of
 from rollout_trace.data.episodes import noted
+from rollout_trace.data.model import ErrorInfo, Step
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.checks import Finding, check_with_rows
+from rollout_trace.train.sequence import Sequence as Row
+from rollout_trace.train.sequence import SequenceReport, Sequences
 from rollout_trace.view.model import RowPart, RowView, Summary
 from rollout_trace.view.values import text_of
 from rollout_trace.wire.chat_messages import as_text, convert, message_groups
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.data.model import ErrorInfo, Step
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.train.sequence import Sequence as Row
-    from rollout_trace.train.sequence import SequenceReport, Sequences
 
 EXCERPT = 160
 """Characters of an excerpt, at most."""

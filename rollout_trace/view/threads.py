@@ -6,14 +6,12 @@ Compared are the messages, not the token ids: what ``trajectory.sequences()`` fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rollout_trace.data.conversations import Conversations, is_from_assistant
+from rollout_trace.data.model import Step
 from rollout_trace.wire.chat_answers import compare_answer
 from rollout_trace.wire.chat_messages import previous_response_of
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
 
 
 class Link(NamedTuple):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from rollout_trace.data.model import Step
 from rollout_trace.view.model import Alternative, RatioBin, Tokens
 from rollout_trace.view.summary import finite
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
 
 
 class TokenTexts(Protocol):
