@@ -125,13 +125,9 @@ _NOT_SENT = frozenset({"internal_chat_message_metadata_passthrough"})
 
 
 class _Session:
-    """The session in one file.
+    """The session in one file; ``known`` are those that were read before, by their ids.
 
-    Args:
-        name: of the file.
-        job: the import.
-        known: sessions that were read before, by their ids.
-        begin_of: the calls of a session up to a line, for one that goes on from there; None where it is not known.
+    ``begin_of`` gives the calls of a session up to a line, for one that goes on from there; None where it is not known.
     """
 
     def __init__(

@@ -102,7 +102,8 @@ class _Session:
         if kind not in ("user", "gemini"):
             self._report.note("lines that are no part of a conversation")
             return
-        if self._owed and not _has_results(message):
+        given = message.get("content") if isinstance(message.get("content"), list) else ()
+        if self._owed and not any(isinstance(part, dict) and "functionResponse" in part for part in given):
             self.talk.thread.add({"role": "user", "parts": self._owed})
         self._owed = []
         self._places[message.name("id") or ""] = len(self.talk.thread.items)
@@ -131,12 +132,6 @@ class _Session:
             result = value.get("output", value.get("error"))
             self.talk.run(call.name("id"), result, is_error=call.get("status") == "error" or "error" in value)
         self.talk.status = "unknown" if completion.tool_calls else "completed"
-
-
-def _has_results(message: Fields) -> bool:
-    content = message.get("content")
-    parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, dict) and "functionResponse" in part for part in parts)
 
 
 def _content(message: Fields) -> dict[str, Any]:

@@ -16,15 +16,9 @@ from rollout_trace.wire.tool_results import ToolCalls
 
 
 class Conversation:
-    """The steps and tool runs so far, and the messages that the next call is sent.
+    """The steps and tool runs so far, and the messages, in the shape of ``protocol``, that the next call is sent.
 
-    Args:
-        job: the import.
-        name: id of the session.
-        protocol: whose shape the messages have.
-        agent: its name.
-        lacks: what its steps do not have, for the report.
-        parent: id of the session that began it.
+    ``lacks`` is what its steps do not have, for the report; ``parent`` the id of the session that began it.
     """
 
     def __init__(self, job: Job, name: str, protocol: str, agent: str, lacks: str, parent: str | None = None) -> None:

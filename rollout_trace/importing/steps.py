@@ -58,11 +58,8 @@ def token_fields(
 
     Args:
         store: of the trajectory.
-        prompt: ids of the whole prompt.
-        completion: ids of the completion.
-        logprobs: one for each id; without ids, those that the source has.
+        prompt: ids of the whole prompt; ``completion`` and ``logprobs`` are of the answer alone.
         missing: the message of the issue where there are no completion ids.
-        source: where the ids are from.
         counted: tokens of the completion by the engine's usage; None where it is not known, or is of several choices.
         issue: what the source itself holds against the ids, which then are kept as they are.
     """
@@ -176,11 +173,7 @@ def mode_of(text: str | None) -> LogprobsMode | None:
 def exported_facts(fields: Fields, own: str, made: str, ids: set[str]) -> dict[str, Any]:
     """The fields of a step that our exports of documents keep beside what the format has.
 
-    Args:
-        fields: what is kept; missing in documents of others.
-        own: the field that has the step's id.
-        made: the step's id where it has none of its own.
-        ids: of the steps of the document so far; the step's is added.
+    ``own`` is the field with the step's id, ``made`` its id without one; it is added to the ``ids`` of the document.
     """
     name = fields.name(own)
     name = name if name is not None and name not in ids else made

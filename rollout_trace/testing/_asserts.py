@@ -167,12 +167,7 @@ def step_names(trajectories: Sequence[Trajectory]) -> dict[str, str]:
 
 
 def trainable_problems(trajectories: Sequence[Trajectory], *, logprobs: bool = True) -> list[str]:
-    """Lines on the steps that cannot be trained on though their calls ended well, one for those with the same problem.
-
-    Args:
-        trajectories: those of a rollout.
-        logprobs: whether ids without logprobs are a problem too.
-    """
+    """Lines on steps that cannot be trained on though their calls ended well, one for those with the same problem."""
     names, found = step_names(trajectories), dict[str, list[str]]()
     for trajectory in trajectories:
         findings = trajectory.check()

@@ -13,16 +13,10 @@ from .recorded_answers import answers_of
 
 
 class Branch:
-    """A recorded trajectory whose calls answer those of a new one.
+    """A recorded trajectory whose first ``step`` calls (None: all) answer those of a new one.
 
-    Args:
-        origin: the recorded one.
-        step: number of its calls that are answered; None: all.
-        others: trajectories among which those are that were opened inside it, by the id of their parent. Those that it
-            takes are taken out.
-
-    Raises:
-        ValueError: a call that is answered has no answer that can be given again.
+    Takes those that were opened inside it out of ``others``, which are by the id of their parent. Raises ValueError: a
+    call has no answer that can be given again.
     """
 
     def __init__(self, origin: Trajectory, step: int | None, others: dict[str, list[Trajectory]]) -> None:

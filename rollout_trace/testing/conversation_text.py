@@ -35,12 +35,6 @@ def conversation_text(
 
     Texts are cut, and control characters in them escaped. Where it is longer than ``most_lines``, lines in the middle
     are left out: how it began and how it ended are shown.
-
-    Args:
-        trajectories: in the order in which they are shown; they may be open.
-        width: in columns.
-        paint: adds colours; None: plain text.
-        most_lines: of each trajectory's share at least four.
     """
     share = max(4, most_lines // max(1, len(trajectories)))
     lines: list[str] = []
@@ -97,7 +91,8 @@ class _Picture:
     def lines(self) -> list[str]:
         """All lines of the trajectory."""
         summary = self._view.summary
-        return [self._head(summary), *self._body(), *self._end(summary)]
+        error = [] if summary.error is None else self._text("", "error", summary.error, "red")
+        return [self._head(summary), *self._body(), *error]
 
     def _head(self, summary: Summary) -> str:
         parts = [of(summary.steps, "step"), one_line(summary.status)]
@@ -115,10 +110,6 @@ class _Picture:
             yield from self._answer(step)
         if not self._view.trajectory.steps:
             yield self._line("", "", "no call to a model was recorded", "dim")
-
-    def _end(self, summary: Summary) -> Iterator[str]:
-        if summary.error is not None:
-            yield from self._text("", "error", summary.error, "red")
 
     def _place(self, step: StepView) -> Iterator[str]:
         line, drift = step.line, step.drift

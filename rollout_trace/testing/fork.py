@@ -193,7 +193,9 @@ class Fork:
         assert self._server is not None
         path = "/" + url.partition("://")[2].partition("/")[2]
         here = context.current()
-        if here is None or (protocol := _protocol(method, path, body)) is None:
+        # By the path alone where the body is a stream.
+        protocol = protocol_of_path(method, path) if body is None else protocol_of_request(method, path, body)
+        if here is None or protocol is None:
             return None
         call = recorder.current.get()
         with self._lock:
@@ -282,11 +284,6 @@ class Fork:
             return REFUSED
         guard.warn(f"{place}; this call and those after it go to the model.")
         return None
-
-
-def _protocol(method: str, path: str, body: bytes | None) -> str | None:
-    """The protocol of a request that generates; by its path alone where its body is a stream."""
-    return protocol_of_path(method, path) if body is None else protocol_of_request(method, path, body)
 
 
 _open: list[Fork] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import traceback
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -148,9 +149,8 @@ def _reported(item: pytest.Item, when: str, text: str, error: BaseException | No
 
 def _defect(doing: str, error: Exception) -> str:
     """Returns the report for an exception that only this package can have caused."""
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        place, trace = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}", trace.tb_next
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     what = f"{type(error).__name__}: {str(error)[:500]}"
     return f"a defect of rollout_trace, please report it: while {doing}, {place} raised {what}"
 
@@ -168,14 +168,12 @@ def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None)
 
 def _made_at(item: pytest.Item, error: BaseException) -> str:
     """Returns where in the user's code the agent's uncaught exception was raised."""
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        code, line = trace.tb_frame.f_code, trace.tb_lineno
-        path = Path(code.co_filename)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
         if path.is_relative_to(item.config.rootpath) and "site-packages" not in path.parts:
-            place = f"{path.relative_to(item.config.rootpath)}:{line}: in {code.co_name}"
-        trace = trace.tb_next
-    return f"The test ended with {type(error).__name__}, from {place}" if place else ""
+            place = f"{path.relative_to(item.config.rootpath)}:{frame.lineno}: in {frame.name}"
+            return f"The test ended with {type(error).__name__}, from {place}"
+    return ""
 
 
 def _conclude(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> list[str]:

@@ -47,14 +47,9 @@ class RecordedAnswer:
 
 
 def answers_of(trajectory: Trajectory, count: int | None) -> list[RecordedAnswer]:
-    """The calls of a trajectory in the order in which they began; the first ones can be answered.
+    """The calls of a trajectory in the order in which they began; the first ``count`` (None: all) can be answered.
 
-    Args:
-        trajectory: the recorded one.
-        count: number of those; None: all.
-
-    Raises:
-        ValueError: it has fewer calls, or one of those has no answer that can be given again.
+    Raises ValueError where there are fewer, or one of those has no answer that can be given again.
     """
     calls: dict[str, list[Step]] = {}
     for step in trajectory.steps:
@@ -86,12 +81,9 @@ def _problem(step: Step, exchange: Exchange | None) -> str | None:
         return None
     if completion is None:
         return None if step.error is not None else f"has no answer ({step.status}): fork before it"
-    lost = "a refusal" if completion.refusal else "reasoning with a signature" if _is_signed(step) else None
+    is_signed = step.protocol == "anthropic.messages" and bool(completion.reasoning)
+    lost = "a refusal" if completion.refusal else "reasoning with a signature" if is_signed else None
     return None if lost is None else f"has {lost}, which its bytes alone hold: record with keep_bytes=True"
-
-
-def _is_signed(step: Step) -> bool:
-    return step.protocol == "anthropic.messages" and step.completion is not None and bool(step.completion.reasoning)
 
 
 def _kept_bytes(step: Step) -> Exchange | None:
@@ -127,11 +119,7 @@ def asked_now(protocol: str, path: str, body: bytes) -> dict[str, Any]:
 
 
 class AnswerServer(ScriptedServer):
-    """Gives recorded answers again. Which one, the header ``x-rollout-trace-answer`` of a request says.
-
-    Args:
-        answers: by their numbers.
-    """
+    """Gives recorded answers again. Which one, the header ``x-rollout-trace-answer`` of a request says."""
 
     keeps_requests = False
 

@@ -283,10 +283,10 @@ class _Agent:
         )
 
     def _finish(self, completion: Completion) -> str:
+        stop, calls, limit = self._dialect.reasons
         if completion.tool_calls:
-            return self._dialect.calls
-        cut = self._options.with_errors and self._draw(_SELDOM)
-        return self._dialect.limit if cut else self._dialect.stop
+            return calls
+        return limit if self._options.with_errors and self._draw(_SELDOM) else stop
 
     def _arrays(self, prompt: list[int], sampled: list[int], status: str) -> dict[str, Any]:
         """Ids, logprobs and extras of a step, where it has them."""

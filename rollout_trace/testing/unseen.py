@@ -20,12 +20,7 @@ from .upstream import cut_query
 
 
 class ScriptedTestServer(ScriptedServer):
-    """The server of ``scripted_llm``, which answers the test's child processes too.
-
-    Args:
-        unseen: records their calls.
-        environ: the environment before the test changed it.
-    """
+    """The server of ``scripted_llm``, which answers the test's child processes too."""
 
     def __init__(self, unseen: UnseenCalls, environ: Mapping[str, str]) -> None:
         super().__init__()
@@ -40,15 +35,7 @@ class ScriptedTestServer(ScriptedServer):
 
 
 def as_meant(record: RequestRecord, environ: Mapping[str, str]) -> tuple[Request, str]:
-    """A request to the loopback server as it was meant: without keys, and with the path that its client wanted.
-
-    Args:
-        record: the request as it came.
-        environ: the variables from which its client would have had another address.
-
-    Returns:
-        The request, and the whole address that it was going to, with its query.
-    """
+    """A request to the loopback server as it was meant, without keys, and the whole address that it was going to."""
     credentials.remember_request(record.headers, record.query)
     # As it is, or will be, in the cassette.
     body = credentials.cut_bytes(record.body)
@@ -66,11 +53,7 @@ def as_meant(record: RequestRecord, environ: Mapping[str, str]) -> tuple[Request
 
 
 class UnseenCalls:
-    """Records calls of child processes in the trajectory of the test.
-
-    Args:
-        trajectory: of the test, which is open.
-    """
+    """Records calls of child processes in the trajectory of the test, which is open."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         self._settings = Settings(protocol_of_path, trajectory=lambda: trajectory)
@@ -78,13 +61,7 @@ class UnseenCalls:
     def watched(self, request: Request, record: RequestRecord, respond: Callable[[Request], Response]) -> Response:
         """The response to a request; where no recorder in this process sees its call, it is recorded here.
 
-        Args:
-            request: as it was meant.
-            record: the same as it came; of a call that this process records it has the header, ``PID/CALL``.
-            respond: answers it, with the id of its call.
-
-        Raises:
-            ConnectionCut: there is no answer.
+        ``record`` has, of a call that this process records, the header ``PID/CALL``. Raises ConnectionCut.
         """
         is_seen = record.headers.get(CALL_HEADER, "").partition("/")[0] == str(os.getpid())
         sent = ProgramRequest(request.method, f"http://child{request.path}", record.headers, request.body)

@@ -20,12 +20,7 @@ _ALTERNATIVES = 5
 def token_text(tokens: Tokens, *, color_by: ColorBy, colors: bool, left_out: bool, limit: int | None = None) -> Text:
     """The tokens as one text: their texts, or their ids where they have none.
 
-    Args:
-        tokens: of a completion.
-        color_by: what decides on their colours.
-        colors: False: marks stand around them instead.
-        left_out: whether no training row has the completion; it stands in brackets then.
-        limit: of tokens; None: all.
+    Without ``colors`` marks stand around them; ``left_out``: brackets, as no training row has the completion.
     """
     levels = levels_of(tokens, color_by) or [0] * tokens.n
     end = tokens.n if limit is None else min(tokens.n, limit)

@@ -52,12 +52,7 @@ class Place(Struct, kw_only=True, frozen=True):
 def findings_of(
     file: str, line: int, trajectory: Trajectory, *, codes: Container[str] | None = None, vocab_size: int | None = None
 ) -> Iterator[Place]:
-    """The findings of ``trajectory.check()``.
-
-    Args:
-        codes: those to give; None: all.
-        vocab_size: of the model; ids of this value or above are findings.
-    """
+    """The findings of ``trajectory.check()`` with these codes (None: all). Ids from ``vocab_size`` on are findings."""
     found = check(trajectory, vocab_size=vocab_size)
     # A step's id may be that of several in files of other programs: the first is meant.
     indices = {step.id: at for at, step in reversed(list(enumerate(trajectory.steps)))} if found else {}

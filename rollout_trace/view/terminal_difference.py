@@ -29,14 +29,7 @@ _VALUES = 20
 def show_difference(
     console: Console, found: TrajectoryDifference, names: tuple[str, str], *, full: bool = False
 ) -> None:
-    """Prints how two trajectories differ.
-
-    Args:
-        console: what prints.
-        found: the difference.
-        names: of both, and where they are.
-        full: whether long texts and lists are shown whole.
-    """
+    """Prints how two trajectories, of these names, differ; ``full``: long texts and lists whole."""
     canvas = Canvas(console)
     _show(canvas, found, names, full=full)
     canvas.flush()

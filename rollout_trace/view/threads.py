@@ -104,9 +104,7 @@ def children_after(
 ) -> dict[int, list[str]]:
     """Trajectories that were opened inside, by the index of the step after which they began; -1: before the first.
 
-    Args:
-        steps: of the trajectory.
-        children: of each its id, its ``parent_step_id``, and when it started (Unix time).
+    ``children``: of each its id, its ``parent_step_id``, and when it started (Unix time).
     """
     index = {step.id: at for at, step in enumerate(steps)}
     found: dict[int, list[str]] = {}

@@ -47,12 +47,9 @@ from rollout_trace.wire.chat_messages import answer, convert, grouped, names_of_
 
 
 class TrajectoryView:
-    """Everything shown about one trajectory. Each part is computed on first access and kept.
+    """Everything shown about one trajectory, which must not change. Each part is computed on first access and kept.
 
-    Args:
-        trajectory: a complete one. It is not changed, and must not change while it is shown.
-        decode: a tokenizer, for texts of tokens that the engine sent without any.
-        family: summaries of the trajectories of its episode, itself included.
+    ``decode``: a tokenizer, for tokens without texts; ``family``: summaries of its episode's trajectories, its own too.
     """
 
     def __init__(
