@@ -257,7 +257,8 @@ class Chain:
             return {**facts, **rebuilt, "started_at": before or line.time}
         attempts = line.request.attempts(error, line.fields.name("requestId"))
         began = attempts[0].started_at or before or line.time
-        return {**facts, **line.request.fields(read.get()), "attempts": attempts, "started_at": began}
+        sent = line.request.of.fields(line.request, read.get())
+        return {**facts, **sent, "attempts": attempts, "started_at": began}
 
     def _add_user(self, line: Line, message: Fields, point: Point) -> None:
         content = message.get("content")

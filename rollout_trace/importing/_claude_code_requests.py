@@ -42,10 +42,6 @@ class Request:
     failed: list[Request] = field(default_factory=list)
     """The attempts before it."""
 
-    def fields(self, read: list[Any]) -> dict[str, Any]:
-        """The fields of a step that say what was sent. ``read``: the messages before it by the lines around."""
-        return self.of.fields(self, read)
-
     def attempts(self, last: ErrorInfo | None, request_id: str | None) -> tuple[Attempt, ...]:
         """Returns the request's attempts. ``last``: why the last one failed; None if it was answered."""
         before = [(one.time, one.error or _UNKNOWN) for one in self.failed]
@@ -158,7 +154,7 @@ class Requests:
         self._open.clear()
 
     def fields(self, request: Request, read: list[Any]) -> dict[str, Any]:
-        """Returns the fields of the request, as ``Request.fields`` does."""
+        """The fields of a step that say what was sent. ``read``: the messages before it by the lines around."""
         shape, sent = self._shapes.get(request.shape, {}), self._sent(request, read)
         self._report.miss("system prompt and tools of requests", request.shape not in self._shapes)
         messages = list(read) if sent is None else sent

@@ -23,7 +23,8 @@ class _PromptApi(Api):
     def count(self, request: Mapping[str, Any]) -> int:
         return self.parameters(request).get("n") or 1
 
-    def parameters(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    @staticmethod
+    def parameters(request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The parameters of sampling, which most of these have in a field of their own."""
         found = request.get("sampling_params")
         return found if isinstance(found, dict) else {}
@@ -36,7 +37,8 @@ class CompletionsApi(_PromptApi):
     ends = ("/completions",)
     prefix = "cmpl-"
 
-    def parameters(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    @staticmethod
+    def parameters(request: Mapping[str, Any]) -> Mapping[str, Any]:
         return request
 
     def prompts(self, ask: Ask) -> list[list[int]]:
@@ -185,7 +187,7 @@ def _vllm_choice(turn: Turn, index: int, completion: Completion, tokens: Sequenc
 
 
 def _vllm_logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json | None:
-    top = (turn.request.get("sampling_params") or {}).get("logprobs")
+    top = _PromptApi.parameters(turn.request).get("logprobs")
     if top is None:
         return None
     return {"content": [_vllm_entry(turn, token, value, top) for token in tokens for value in token.logprobs]}

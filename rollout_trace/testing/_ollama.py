@@ -66,7 +66,7 @@ class OllamaApi(Api):
                 yield group, calls
 
     def _body(self, turn: Turn, completion: Completion, text: str, thinking: str, calls: list[_Json]) -> _Json:
-        said = ({"thinking": thinking} if thinking else {}) | ({"tool_calls": calls} if calls else {})
+        said: _Json = ({"thinking": thinking} if thinking else {}) | ({"tool_calls": calls} if calls else {})
         if self.is_chat:
             message = {"role": "assistant", "content": text, **said, **completion.reply.extra_message}
             said = {"message": message}
