@@ -42,11 +42,11 @@ BUDGET: dict[str, tuple[int, int]] = {
     "train": (3842, 16),
     "integration": (750, 6),
     "collection": (8627, 38),
-    "importing": (6900, 31),
+    "importing": (6711, 31),
     "export": (7380, 36),
     "trainers": (1856, 13),
-    "view": (8200, 40),
-    "testing": (10070, 48),
+    "view": (7890, 40),
+    "testing": (9566, 47),
     "cli": (4021, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""

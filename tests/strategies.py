@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rollout_trace.data.exact_turn import ExactTurn, Reason
 from rollout_trace.data.exchange import Exchange
-from rollout_trace.data.extras import ExtraIssue, JSONText
+from rollout_trace.data.extras import ExtraIssue, JSONText, TopTokenRows
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import (
     Attempt,
@@ -339,11 +339,28 @@ def steps(draw: st.DrawFn, *, live: bool) -> list[Step]:
                 logprobs=logprobs,
                 token_texts=spelled,
                 **held,
-                **draw(extras(len(before), len(answer), rows if live else None)),
+                **in_rows(draw(extras(len(before), len(answer))), rows if live else None, len(before) + len(answer)),
                 **draw(step_facts),
             )
         )
     return found
+
+
+def in_rows(found: dict[str, Any], rows: RowStore | None, ids: int) -> dict[str, Any]:
+    """Extras of a step of so many ids, those that are shared along prefixes in a store, if there is one."""
+    if rows is None:
+        return found
+    stored = dict(found)
+    if "routed_experts" in found:
+        experts = found["routed_experts"]
+        stored["routed_experts"] = rows.add("routed_experts", experts, max(0, ids - 1 - len(experts)))
+    if "prompt_logprobs" in found:
+        stored["prompt_logprobs"] = rows.add("prompt_logprobs", found["prompt_logprobs"])
+    if "prompt_top_tokens" in found:
+        top = found["prompt_top_tokens"]
+        spans = rows.add("prompt_top_ids", top.ids), rows.add("prompt_top_logprobs", top.logprobs)
+        stored["prompt_top_tokens"] = TopTokenRows(*spans)
+    return stored
 
 
 @st.composite

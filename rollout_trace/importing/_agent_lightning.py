@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rollout_trace.data.model import Step, Task, amend
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing.chat import chat_completion
-from rollout_trace.importing.fields import Fields, is_finite, nothing
-from rollout_trace.importing.imported import JSON, each_file, imported
-from rollout_trace.importing.inputs import documents
+from rollout_trace.importing.fields import Fields, OnError, is_finite, nothing
+from rollout_trace.importing.imported import JSON, Imported, ImportReport, Job, each_file, imported
+from rollout_trace.importing.inputs import Given, Input, documents
 from rollout_trace.importing.span_tree import trajectories_of
 from rollout_trace.importing.span_values import Span, any_value, as_json, spans_of
 from rollout_trace.importing.steps import exchange_steps, logprob_of, number, policy_version, protocol_of, token_fields
 from rollout_trace.wire.steps import Stores
 from rollout_trace.wire.tool_results import tool_runs_of
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given, Input
 
 T = TypeVar("T")
 _NO_IDS = "the triplet has no token ids of the response."

@@ -5,22 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.model import Step, ToolRun, amend
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import JSON, each_file, imported
-from rollout_trace.importing.inputs import documents
+from rollout_trace.importing.fields import Fields, OnError
+from rollout_trace.importing.imported import JSON, Imported, ImportReport, Job, each_file, imported
+from rollout_trace.importing.inputs import Given, Input, documents
 from rollout_trace.importing.steps import REBUILT, Thread, exchange_steps, number
 from rollout_trace.wire.chat_messages import assistant_message
 from rollout_trace.wire.steps import Stores
 from rollout_trace.wire.tool_results import tool_runs_of
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given, Input
 
 _REFERENCE = re.compile(r"\$(?:0|[1-9][0-9]*)\Z")
 _DEPTH = 300

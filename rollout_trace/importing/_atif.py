@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._atif_steps import Document
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.imported import JSON, each_document, imported
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given
+from rollout_trace.importing.fields import Fields, OnError
+from rollout_trace.importing.imported import JSON, Imported, ImportReport, Job, each_document, imported
+from rollout_trace.importing.inputs import Given
 
 _DEPTH = 100
 """Levels of sub-agents inside each other that are read."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, ToolCall, ToolRun, Usage
+from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, TokenSource, ToolCall, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import arguments_text, error_of, tool_message
-from rollout_trace.importing.fields import nothing
+from rollout_trace.importing.fields import Fields, nothing
+from rollout_trace.importing.imported import Job
 from rollout_trace.importing.steps import (
     Point,
     Thread,
@@ -20,11 +21,6 @@ from rollout_trace.importing.steps import (
     usd,
 )
 from rollout_trace.wire.chat_messages import assistant_message
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import TokenSource
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import Job
 
 _NO_IDS = "the ATIF document has no token ids for this step."
 _OURS = frozenset(
@@ -55,7 +51,9 @@ class Document:
         if document.get("steps") is None:
             document.refuse("steps", "a list")
         self._choices = Counter(_call_id(step) for step in read)
-        failed = self._failed_calls()
+        failed: dict[int, list[Fields]] = {}
+        for call in document.object("extra").objects("failed_calls"):
+            failed.setdefault(call.count("after") or 0, []).append(call)
         before = 0
         self._add_failed(failed.pop(0, []), 0)
         for position, step in enumerate(read):
@@ -66,12 +64,6 @@ class Document:
         for left in failed.values():
             self._add_failed(left, before)
         self._store.finish()
-
-    def _failed_calls(self) -> dict[int, list[Fields]]:
-        found: dict[int, list[Fields]] = {}
-        for call in self._document.object("extra").objects("failed_calls"):
-            found.setdefault(call.count("after") or 0, []).append(call)
-        return found
 
     def _thread_after(self, number: int) -> Thread:
         """A conversation to append to, which ends with a step; a copy where another step has continued it already."""
@@ -117,7 +109,9 @@ class Document:
         issue = facts.pop("token_issue")
         if several:
             # It stands for several calls: its ids are not one sample.
-            issue, facts["trainable"], metrics = _several(calls), False, nothing(step.place)
+            message = f"the ATIF step stands for {calls} calls: its ids are not one sample."
+            issue = TokenIssue(code="several_completions", message=message)
+            facts["trainable"], metrics = False, nothing(step.place)
         source: TokenSource = facts.pop("token_source") or "engine"
         alone = self._choices[_call_id(step)] < 2
         counts = usage is not None and alone and source != "retokenized" and not several
@@ -133,7 +127,7 @@ class Document:
         )
         self._job.report.miss_tokens(tokens["completion_token_ids"], tokens["logprobs"])
         mode = None if tokens["logprobs"] is None else more.text("logprobs_mode")
-        effort = step.get("reasoning_effort")
+        effort, is_list = step.get("reasoning_effort"), isinstance(more.get("advantage"), list)
         values = {
             **tokens,
             "model": step.text("model_name") or self._model,
@@ -152,7 +146,7 @@ class Document:
             completion=completion,
             logprobs_mode=mode_of(mode),
             started_at=step.time("timestamp"),
-            advantage=_advantage(more),
+            advantage=advantages(more, "advantage") if is_list else more.number("advantage"),
         )
 
     def _facts(self, extra: Fields) -> dict[str, Any]:
@@ -161,13 +155,15 @@ class Document:
         if not extra:
             return {**facts, "token_issue": None}
         others = {key: value for key, value in extra.values.items() if key not in _OURS}
+        issue = extra.object("token_issue")
+        code = issue.text("code")
         return {
             **facts,
             "choice": extra.count("choice") or 0,
             "agent": extra.text("agent"),
             "error": error_of(extra.get("error")),
             "latency": extra.number("latency_seconds"),
-            "token_issue": _issue(extra.object("token_issue")),
+            "token_issue": None if code is None else TokenIssue(code=code, message=issue.text("message") or ""),
             "metadata": {**facts["metadata"], **({"atif": others} if others else {})},
             **recorded_facts(extra),
         }
@@ -265,24 +261,9 @@ def _call_id(step: Fields) -> Any:
     return found if isinstance(found, str) else id(step)
 
 
-def _several(calls: int | None) -> TokenIssue:
-    message = f"the ATIF step stands for {calls} calls: its ids are not one sample."
-    return TokenIssue(code="several_completions", message=message)
-
-
-def _issue(issue: Fields) -> TokenIssue | None:
-    code, message = issue.text("code"), issue.text("message")
-    return None if code is None else TokenIssue(code=code, message=message or "")
-
-
 def _cost(metrics: Fields, more: Fields) -> Cost | None:
     given = more.object("cost")
     amount = given.number("amount")
     if amount is None:
         return usd(metrics.number("cost_usd"))
     return Cost(amount=amount, currency=given.text("currency") or "USD", source="unknown")
-
-
-def _advantage(more: Fields) -> Any:
-    is_list = isinstance(more.get("advantage"), list)
-    return advantages(more, "advantage") if is_list else more.number("advantage")

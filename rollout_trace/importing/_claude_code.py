@@ -6,19 +6,15 @@ import glob
 import os
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.addresses import is_address
 from rollout_trace.importing._claude_code_chain import Chain
 from rollout_trace.importing._claude_code_lines import Line, Lines
-from rollout_trace.importing.imported import SESSIONS, Imported, Job, session_lines
-from rollout_trace.importing.inputs import Input, document, inputs_of
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.imported import ImportReport
-    from rollout_trace.importing.inputs import Given
+from rollout_trace.importing.fields import OnError
+from rollout_trace.importing.imported import SESSIONS, Imported, ImportReport, Job, session_lines
+from rollout_trace.importing.inputs import Given, Input, document, inputs_of
 
 
 def claude_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:

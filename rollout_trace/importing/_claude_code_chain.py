@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rollout_trace.data.lists import ListSpan
 from rollout_trace.data.model import Attempt, ErrorInfo, Step, ToolRun, Usage
 from rollout_trace.file.plain import dumps
 from rollout_trace.importing._claude_code_lines import (
+    Line,
     Response,
     duration,
     is_texts,
@@ -18,15 +19,12 @@ from rollout_trace.importing._claude_code_lines import (
     responses_of,
     text_of,
 )
+from rollout_trace.importing.fields import Fields
+from rollout_trace.importing.imported import Job
 from rollout_trace.importing.steps import REBUILT, Point, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
 from rollout_trace.wire.reading import usage_of
 from rollout_trace.wire.tool_results import ToolCalls
-
-if TYPE_CHECKING:
-    from rollout_trace.importing._claude_code_lines import Line
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import Job
 
 _NO_IDS = missing_ids("Claude Code's transcripts have no token ids.")
 _INTERRUPTED = "[Request interrupted"
@@ -259,7 +257,8 @@ class Chain:
             return {**facts, **rebuilt, "started_at": before or line.time}
         attempts = line.request.attempts(error, line.fields.name("requestId"))
         began = attempts[0].started_at or before or line.time
-        return {**facts, **line.request.fields(read.get()), "attempts": attempts, "started_at": began}
+        sent = line.request.of.fields(line.request, read.get())
+        return {**facts, **sent, "attempts": attempts, "started_at": began}
 
     def _add_user(self, line: Line, message: Fields, point: Point) -> None:
         content = message.get("content")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
-from rollout_trace.importing._claude_code_requests import KINDS, Requests
-from rollout_trace.importing.fields import is_finite, is_whole
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.data.model import Step
-    from rollout_trace.importing._claude_code_requests import Request
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import ImportReport
-    from rollout_trace.importing.steps import Point
+from rollout_trace.data.model import Step
+from rollout_trace.importing._claude_code_requests import KINDS, Request, Requests
+from rollout_trace.importing.fields import Fields, is_finite, is_whole
+from rollout_trace.importing.imported import ImportReport
+from rollout_trace.importing.steps import Point
 
 _BESIDE = frozenset(
     {"file-history-snapshot", "queue-operation", "permission-mode", "mode", "last-prompt", "tag", "agent-name"}

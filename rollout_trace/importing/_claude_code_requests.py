@@ -12,16 +12,13 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo
-from rollout_trace.importing.fields import is_whole
+from rollout_trace.importing.fields import Fields, is_whole
+from rollout_trace.importing.imported import ImportReport
 from rollout_trace.importing.steps import REBUILT, Point, Thread
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import ImportReport
 
 KINDS = frozenset({"api-request-shape", "api-request-blob", "api-request"})
 _NO_PARAMETERS = frozenset({"model", "betas"})
@@ -44,10 +41,6 @@ class Request:
     error: ErrorInfo | None = None
     failed: list[Request] = field(default_factory=list)
     """The attempts before it."""
-
-    def fields(self, read: list[Any]) -> dict[str, Any]:
-        """The fields of a step that say what was sent. ``read``: the messages before it by the lines around."""
-        return self.of.fields(self, read)
 
     def attempts(self, last: ErrorInfo | None, request_id: str | None) -> tuple[Attempt, ...]:
         """Returns the request's attempts. ``last``: why the last one failed; None if it was answered."""
@@ -161,7 +154,7 @@ class Requests:
         self._open.clear()
 
     def fields(self, request: Request, read: list[Any]) -> dict[str, Any]:
-        """Returns the fields of the request, as ``Request.fields`` does."""
+        """The fields of a step that say what was sent. ``read``: the messages before it by the lines around."""
         shape, sent = self._shapes.get(request.shape, {}), self._sent(request, read)
         self._report.miss("system prompt and tools of requests", request.shape not in self._shapes)
         messages = list(read) if sent is None else sent

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.plain import dumps
 from rollout_trace.importing._codex_calls import Calls, is_context
-from rollout_trace.importing.fields import Fields, is_whole
+from rollout_trace.importing.fields import Fields, OnError, is_whole
 from rollout_trace.importing.imported import SESSIONS, Imported, ImportReport, Job, imported, session_lines
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.inputs import Given, Input
+from rollout_trace.importing.inputs import Given, Input
 
 
 def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
@@ -129,13 +125,9 @@ _NOT_SENT = frozenset({"internal_chat_message_metadata_passthrough"})
 
 
 class _Session:
-    """The session in one file.
+    """The session in one file; ``known`` are those that were read before, by their ids.
 
-    Args:
-        name: of the file.
-        job: the import.
-        known: sessions that were read before, by their ids.
-        begin_of: the calls of a session up to a line, for one that goes on from there; None where it is not known.
+    ``begin_of`` gives the calls of a session up to a line, for one that goes on from there; None where it is not known.
     """
 
     def __init__(

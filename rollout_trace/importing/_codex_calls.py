@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from rollout_trace.data.model import ErrorInfo, amend
 from rollout_trace.importing.conversation import Conversation
-from rollout_trace.importing.fields import is_finite
+from rollout_trace.importing.fields import Fields, is_finite
+from rollout_trace.importing.imported import Job
 from rollout_trace.importing.steps import Thread
 from rollout_trace.wire.response_items import completion_of
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import Job
 
 _WALL_TIME = re.compile(r"Wall time: ([0-9]{1,9}(?:\.[0-9]{1,9})?) seconds")
 _HEAD = 400

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing.conversation import Conversation, conversations, folder_of
-from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import JSON, imported, session_lines
-from rollout_trace.importing.inputs import documents, is_one_document
+from rollout_trace.importing.fields import Fields, OnError
+from rollout_trace.importing.imported import JSON, Imported, ImportReport, Job, imported, session_lines
+from rollout_trace.importing.inputs import Given, Input, documents, is_one_document
 from rollout_trace.wire.google_parts import Parts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given, Input
 
 
 def gemini_cli(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
@@ -108,7 +102,8 @@ class _Session:
         if kind not in ("user", "gemini"):
             self._report.note("lines that are no part of a conversation")
             return
-        if self._owed and not _has_results(message):
+        given = message.get("content") if isinstance(message.get("content"), list) else ()
+        if self._owed and not any(isinstance(part, dict) and "functionResponse" in part for part in given):
             self.talk.thread.add({"role": "user", "parts": self._owed})
         self._owed = []
         self._places[message.name("id") or ""] = len(self.talk.thread.items)
@@ -137,12 +132,6 @@ class _Session:
             result = value.get("output", value.get("error"))
             self.talk.run(call.name("id"), result, is_error=call.get("status") == "error" or "error" in value)
         self.talk.status = "unknown" if completion.tool_calls else "completed"
-
-
-def _has_results(message: Fields) -> bool:
-    content = message.get("content")
-    parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, dict) and "functionResponse" in part for part in parts)
 
 
 def _content(message: Fields) -> dict[str, Any]:

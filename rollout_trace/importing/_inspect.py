@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import Trajectory
@@ -16,14 +16,9 @@ from rollout_trace.file.compression import import_zstandard
 from rollout_trace.file.lines import LONGEST_LINE
 from rollout_trace.importing._inspect_sample import Sample
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.fields import Place
-from rollout_trace.importing.imported import each_file, imported
-from rollout_trace.importing.inputs import document, one_object
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given, Input
+from rollout_trace.importing.fields import Fields, OnError, Place
+from rollout_trace.importing.imported import Imported, ImportReport, Job, each_file, imported
+from rollout_trace.importing.inputs import Given, Input, document, one_object
 
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """What inspect's own metrics make of these values of a score."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.model import Completion, ToolCall
 from rollout_trace.importing.chat import arguments_text, tool_message
 from rollout_trace.importing.fields import Fields
+from rollout_trace.importing.imported import ImportReport
 from rollout_trace.wire.chat_messages import assistant_message
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.imported import ImportReport
 
 _ATTACHMENT = "attachment://"
 _DEPTH = 200

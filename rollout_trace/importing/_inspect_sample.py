@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from rollout_trace.data.model import Completion, ErrorInfo, Step, StepStatus, ToolRun, Usage, amend
 from rollout_trace.importing._inspect_messages import Messages
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.fields import nothing
+from rollout_trace.importing.fields import Fields, nothing
+from rollout_trace.importing.imported import Job
 from rollout_trace.importing.steps import REBUILT, SharedStores, Thread, logprob_of, number, token_fields, usd
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import Job
 
 _CANCELLED = ("Cancelled by operator", "Cancelled by limit", "Cancelled by system", "Cancelled")
 _BESIDE = frozenset(

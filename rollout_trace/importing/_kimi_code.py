@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from rollout_trace.data.model import Attempt, Completion, ErrorInfo, ToolCall
 from rollout_trace.importing.conversation import Conversation, conversations, folder_of
-from rollout_trace.importing.fields import time_of
-from rollout_trace.importing.imported import imported, session_lines
+from rollout_trace.importing.fields import Fields, OnError, time_of
+from rollout_trace.importing.imported import Imported, ImportReport, Job, imported, session_lines
+from rollout_trace.importing.inputs import Given, Input
 from rollout_trace.importing.steps import Thread
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given, Input
 
 SUFFIXES = ("wire.jsonl", "wire.jsonl.gz", "wire.jsonl.zst")
 _MAIN = "main"

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.plain import dumps
-from rollout_trace.importing.imported import JSON, each_file, imported
-from rollout_trace.importing.inputs import documents
+from rollout_trace.importing.fields import OnError
+from rollout_trace.importing.imported import JSON, Imported, ImportReport, Job, each_file, imported
+from rollout_trace.importing.inputs import Given, Input, documents
 from rollout_trace.importing.span_calls import kind_of
 from rollout_trace.importing.span_tree import trajectories_of
 from rollout_trace.importing.span_values import Span, spans_of
 from rollout_trace.wire.span_names import names_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.importing.fields import OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given, Input
-    from rollout_trace.importing.span_values import Span
 
 
 def otel(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.model import Attempt, ErrorInfo
 from rollout_trace.importing.conversation import Conversation, conversations, folder_of
-from rollout_trace.importing.fields import nothing
-from rollout_trace.importing.imported import SESSIONS, imported, session_lines
+from rollout_trace.importing.fields import Fields, OnError, nothing
+from rollout_trace.importing.imported import SESSIONS, Imported, ImportReport, Job, imported, session_lines
+from rollout_trace.importing.inputs import Given, Input
 from rollout_trace.importing.steps import Point, Thread
 from rollout_trace.wire.chat_messages import convert
 from rollout_trace.wire.google_parts import Parts
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given, Input
 
 _KINDS = ("user", "assistant", "tool_result", "system")
 

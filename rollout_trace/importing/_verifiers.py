@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Task, ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._verifiers_graph import Graph
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.fields import nothing
-from rollout_trace.importing.imported import SESSIONS, each_document, imported
+from rollout_trace.importing.fields import Fields, OnError, nothing
+from rollout_trace.importing.imported import SESSIONS, Imported, ImportReport, Job, each_document, imported
+from rollout_trace.importing.inputs import Given
 from rollout_trace.importing.steps import recorded_run
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields, OnError
-    from rollout_trace.importing.imported import Imported, ImportReport, Job
-    from rollout_trace.importing.inputs import Given
 
 
 def verifiers(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
@@ -56,8 +51,8 @@ def _trajectory(trace: Fields, episode: Fields, job: Job) -> Trajectory:
     graph = Graph(trace, ours, job, trainable=bool(ours) or agent.flag("trainable") is not False)
     rewards, reward = _rewards(trace, is_ours=bool(ours))
     job.report.miss("rewards", reward is None)
-    began, ended = _times(trace)
-    errors = list(trace.objects("errors"))
+    timing, end = trace.object("timing"), trace.object("timing").object("agent")
+    errors, is_open = list(trace.objects("errors")), trace.flag("is_completed") is False
     trajectory = Trajectory(
         id=job.unique_id(trace.require_name("id")),
         name=agent.text("name") or "agent",
@@ -67,11 +62,12 @@ def _trajectory(trace: Fields, episode: Fields, job: Job) -> Trajectory:
         reward=reward,
         rewards=rewards or None,
         metrics=trace.named_numbers("metrics") or None,
-        status=_status(trace),
+        status="failed" if trace.flag("ok") is False else "aborted" if is_open else "completed",
         stop_reason=trace.text("stop_condition"),
         error=error_of(errors[-1].values) if errors else None,
-        started_at=began,
-        ended_at=ended,
+        # 0.0 is verifiers' word for a time that was not set.
+        started_at=timing.time("start") if timing.number("start") else None,
+        ended_at=end.time("end") if end.number("end") else None,
         metadata={"imported": {"source": "verifiers"}},
     )
     trajectory.task = _task(trace.object("task") or episode.object("task"))
@@ -80,12 +76,6 @@ def _trajectory(trace: Fields, episode: Fields, job: Job) -> Trajectory:
     elif info.values:
         trajectory.metadata = {**(trajectory.metadata or {}), "info": info.values}
     return trajectory
-
-
-def _status(trace: Fields) -> str:
-    if trace.flag("ok") is False:
-        return "failed"
-    return "aborted" if trace.flag("is_completed") is False else "completed"
 
 
 def _restore(trajectory: Trajectory, ours: Fields) -> None:
@@ -143,10 +133,3 @@ def _rewards(trace: Fields, *, is_ours: bool) -> tuple[dict[str, float], float |
     if is_ours and rewards.get("reward") is None:
         whole = None
     return found, whole if whole is None or abs(whole) < float("inf") else None
-
-
-def _times(trace: Fields) -> tuple[Any, Any]:
-    timing = trace.object("timing")
-    agent = timing.object("agent")
-    # 0.0 is verifiers' word for a time that was not set.
-    return timing.time("start") if timing.number("start") else None, agent.time("end") if agent.number("end") else None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from rollout_trace.data.model import Step, TokenIssue, ToolRun
+from rollout_trace.data.model import Step, TokenIssue, TokenSource, ToolRun
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import chat_completion, error_of
-from rollout_trace.importing.fields import nothing
+from rollout_trace.importing.fields import Fields, nothing
+from rollout_trace.importing.imported import Job
 from rollout_trace.importing.steps import (
     Point,
     Thread,
@@ -21,11 +22,6 @@ from rollout_trace.importing.steps import (
 )
 from rollout_trace.wire.chat_messages import assistant_message
 from rollout_trace.wire.tool_results import ToolCalls
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import TokenSource
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import Job
 
 _NO_IDS = "the node of the trace has no token ids."
 

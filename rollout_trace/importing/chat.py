@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.model import Completion, ErrorInfo, ToolCall
-from rollout_trace.importing.fields import is_whole
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.fields import Fields
+from rollout_trace.importing.fields import Fields, is_whole
 
 
 def arguments_text(value: Any) -> str | None:

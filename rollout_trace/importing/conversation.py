@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Protocol
 
 from rollout_trace.data.model import Completion, ErrorInfo, Step, ToolRun
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.importing.imported import each_file
+from rollout_trace.importing.fields import Fields
+from rollout_trace.importing.imported import Job, Read, each_file
+from rollout_trace.importing.inputs import Input
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids
 from rollout_trace.wire.tool_results import ToolCalls
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from datetime import datetime
-
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import Job, Read
-    from rollout_trace.importing.inputs import Input
-
 
 class Conversation:
-    """The steps and tool runs so far, and the messages that the next call is sent.
+    """The steps and tool runs so far, and the messages, in the shape of ``protocol``, that the next call is sent.
 
-    Args:
-        job: the import.
-        name: id of the session.
-        protocol: whose shape the messages have.
-        agent: its name.
-        lacks: what its steps do not have, for the report.
-        parent: id of the session that began it.
+    ``lacks`` is what its steps do not have, for the report; ``parent`` the id of the session that began it.
     """
 
     def __init__(self, job: Job, name: str, protocol: str, agent: str, lacks: str, parent: str | None = None) -> None:

@@ -124,11 +124,11 @@ class Fields:
             self.refuse(name, "an id as a text")
         return str(value)
 
-    def require_text(self, name: str, expected: str = "a text") -> str:
+    def require_text(self, name: str) -> str:
         """A text without which the object cannot be used; raises FormatError where there is none."""
         value = self.get(name)
         if not isinstance(value, str):
-            self.refuse(name, expected)
+            self.refuse(name, "a text")
         return value
 
     def require_object(self, name: str) -> Fields:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from rollout_trace import guard
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.errors import FormatError
 from rollout_trace.importing.fields import Fields, OnError, Problems
-from rollout_trace.importing.inputs import documents, inputs_of, records
+from rollout_trace.importing.inputs import Given, Input, documents, inputs_of, records
 from rollout_trace.report import format_counts
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.importing.inputs import Given, Input
 
 T = TypeVar("T")
 SESSIONS = (".jsonl", ".jsonl.gz", ".jsonl.zst")

@@ -46,12 +46,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Input:
-    """One file of an import.
-
-    Args:
-        path: of the file; of an open file, its name.
-        file: the file where it is open already; it is not closed.
-    """
+    """One file of an import; with ``file`` one that is open already, and is not closed."""
 
     def __init__(self, path: str, file: BinaryIO | None = None) -> None:
         self.path = path
@@ -86,16 +81,10 @@ class Input:
 
 
 def inputs_of(given: Given, suffixes: tuple[str, ...]) -> list[Input]:
-    """The files that an argument names, in the order of their names.
+    """The files that an argument of an importer names, in the order of their names.
 
-    Args:
-        given: as for the importers. Folders are searched with the folders inside them, hidden files left out.
-        suffixes: ends of the names of files in folders.
-
-    Raises:
-        TypeError: it is none of these.
-        FileNotFoundError: a path does not exist, or there are no files.
-        OSError: a path is a pipe, a socket or a device.
+    Folders are searched with those inside them for names that end with ``suffixes``, hidden files left out. Raises
+    TypeError for anything else, FileNotFoundError without a file, and OSError for a pipe, a socket or a device.
     """
     if hasattr(given, "read"):
         return [_open_input(given)]
@@ -153,10 +142,7 @@ def _walk(folder: str) -> Iterator[str]:
 def records(source: Input, problems: Problems, on_cut: Callable[[], object] | None = None) -> Iterator[Fields]:
     """The objects of a file of JSON lines, with their places. Lines that cannot be read are reported.
 
-    Args:
-        source: the file.
-        problems: what is wrong is added to it.
-        on_cut: called in place of an error where the last line lacks its end: its writer is still at work.
+    ``on_cut`` is called in place of an error where the last line lacks its end: its writer is still at work.
     """
     with source.opened() as file:
         numbered = NumberedLines(file, source.path)
@@ -274,12 +260,7 @@ def is_one_document(source: Input) -> bool:
 
 
 def whole(source: Input) -> bytes:
-    """The contents of a file, decompressed.
-
-    Raises:
-        FormatError: it is longer than 1 GiB, or its compressed bytes are damaged.
-        ImportError: it is compressed with zstd, and the package zstandard is not installed.
-    """
+    """The contents of a file, decompressed. Raises FormatError: over 1 GiB, or damaged; ImportError: no zstandard."""
     with source.opened() as file:
         members = members_of(file, source.path)
         found = bytearray()
@@ -295,11 +276,7 @@ def whole(source: Input) -> bytes:
 
 
 def decoded(data: bytes, place: Place) -> Any:
-    """A JSON value. NaN and lone surrogates are accepted, as Python's own writer gives them.
-
-    Raises:
-        FormatError: the bytes are not JSON, not UTF-8, or nested too deeply.
-    """
+    """A JSON value, also with NaN and lone surrogates, as Python's own writer gives them. Raises FormatError."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):

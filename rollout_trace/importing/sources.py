@@ -8,17 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.errors import FormatError
 from rollout_trace.file.lines import Damaged, NumberedLines
 from rollout_trace.importing.fields import Problems
-from rollout_trace.importing.imported import JSON
-from rollout_trace.importing.inputs import Input, documents, inputs_of
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.imported import Imported
-    from rollout_trace.importing.inputs import Given
+from rollout_trace.importing.imported import JSON, Imported
+from rollout_trace.importing.inputs import Given, Input, documents, inputs_of
 
 _ANY = (*JSON, ".eval", ".ndjson")
 _LINES = 40

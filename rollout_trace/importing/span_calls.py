@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.data.counts import SPAN_COSTS, count_at
 from rollout_trace.data.model import Completion, Cost, ErrorInfo, Step, Task, TokenIssue, ToolRun, Usage
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing.chat import arguments_text, chat_calls
 from rollout_trace.importing.fields import Fields, as_float, is_finite, is_number, is_whole, usage_from
+from rollout_trace.importing.imported import Job
 from rollout_trace.importing.span_messages import Conversation
 from rollout_trace.importing.span_values import Span, as_json
 from rollout_trace.importing.steps import SharedStores, mode_of, status_of, token_fields, usd
-from rollout_trace.wire.span_names import SAMPLING, kind_in, names_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.importing.imported import Job
-    from rollout_trace.wire.span_names import SpanKind
+from rollout_trace.wire.span_names import SAMPLING, SpanKind, kind_in, names_of
 
 _NO_IDS = "conventions for spans have no attribute for token ids, and this span has none of its own."
 _NAMED = ("agent", "model", "response_model", "response_id")

@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace.importing.chat import arguments_text, tool_message
+from rollout_trace.importing.imported import ImportReport
 from rollout_trace.importing.span_values import Span, as_json
 from rollout_trace.wire.span_names import names_of
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.imported import ImportReport
 
 _EVENT = "gen_ai.client.inference.operation.details"
 _SYSTEM, _MESSAGES, _COMPLETION, _TOOLS = (names_of(one)[0] for one in ("system", "messages", "completion", "tools"))
@@ -50,7 +48,8 @@ class Conversation:
         if not self.sent and not self.answers:
             self._read_indexed(span.attributes)
         if not self.sent and not self.answers:
-            self._read_openinference(span.attributes)
+            for prefix, into in (("llm.input_messages", self.sent), ("llm.output_messages", self.answers)):
+                into += [_from_openinference(item) for item in indexed(span.attributes, prefix)]
         if not self.sent and not self.answers:
             self._read_events()
         reasons = as_json(span.first("finish_reasons"))
@@ -111,10 +110,6 @@ class Conversation:
             self.answers.append({**_from_indexed(item), "role": "assistant"})
             self.finish_reasons.append(item.get("finish_reason"))
 
-    def _read_openinference(self, attributes: dict[str, Any]) -> None:
-        for prefix, into in (("llm.input_messages", self.sent), ("llm.output_messages", self.answers)):
-            into += [_from_openinference(item) for item in indexed(attributes, prefix)]
-
     def _read_events(self) -> None:
         """Events of conventions up to 1.36: one for each message, and one for each choice."""
         for name, facts in self._span.events:
@@ -136,7 +131,10 @@ def _plain(message: dict[str, Any], role: Any) -> dict[str, Any]:
     """A message that has the fields of chat, as a writer spells them."""
     role = role if isinstance(role, str) else "user"
     found: dict[str, Any] = {"role": role, "content": _content(message.get("content"))}
-    calls = [_chat_call(call) for call in _objects(as_json(message.get("tool_calls")))]
+    calls = []
+    for call in _objects(as_json(message.get("tool_calls"))):
+        inner = call["function"] if isinstance(call.get("function"), dict) else call
+        calls.append(_call(call.get("id"), inner.get("name"), inner.get("arguments")))
     if calls:
         found["tool_calls"] = calls
     if role == "tool":
@@ -144,12 +142,6 @@ def _plain(message: dict[str, Any], role: Any) -> dict[str, Any]:
     if isinstance(message.get("reasoning_content"), str):
         found["reasoning_content"] = message["reasoning_content"]
     return found
-
-
-def _chat_call(call: dict[str, Any]) -> dict[str, Any]:
-    inner = call.get("function")
-    inner = inner if isinstance(inner, dict) else call
-    return _call(call.get("id"), inner.get("name"), inner.get("arguments"))
 
 
 def _from_indexed(item: dict[str, Any]) -> dict[str, Any]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rollout_trace.data.model import Step, ToolRun, amend
 from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.importing.imported import Job
 from rollout_trace.importing.span_calls import call_steps, is_own, kind_of, restore, tool_run
+from rollout_trace.importing.span_values import Span
 from rollout_trace.importing.steps import SharedStores
 from rollout_trace.wire.span_names import names_of
 from rollout_trace.wire.tool_results import tool_runs_of
-
-if TYPE_CHECKING:
-    from rollout_trace.importing.imported import Job
-    from rollout_trace.importing.span_values import Span
 
 
 def trajectories_of(spans: list[Span], job: Job, name: str) -> list[Trajectory]:

@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from rollout_trace.data.extras import PolicySpan, as_policy_spans
 from rollout_trace.data.lists import ListSpan
-from rollout_trace.data.model import Attempt, Cost, LogprobsMode, StepStatus, TokenIssue, TokenSource, Usage, amend
+from rollout_trace.data.model import (
+    Attempt,
+    Cost,
+    LogprobsMode,
+    Step,
+    StepStatus,
+    TokenIssue,
+    TokenSource,
+    ToolRun,
+    Usage,
+    amend,
+)
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.file.decode import facts_of, run_of
 from rollout_trace.file.plain import dumps
+from rollout_trace.importing.fields import Fields
+from rollout_trace.importing.imported import ImportReport
 from rollout_trace.wire import align
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.steps import Stores, exchange_of
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.data.model import Step, ToolRun
-    from rollout_trace.importing.fields import Fields
-    from rollout_trace.importing.imported import ImportReport
 
 REBUILT = {"messages_source": "rebuilt"}
 """Metadata of steps whose messages were put together from a transcript, not taken from a request."""
@@ -51,11 +58,8 @@ def token_fields(
 
     Args:
         store: of the trajectory.
-        prompt: ids of the whole prompt.
-        completion: ids of the completion.
-        logprobs: one for each id; without ids, those that the source has.
+        prompt: ids of the whole prompt; ``completion`` and ``logprobs`` are of the answer alone.
         missing: the message of the issue where there are no completion ids.
-        source: where the ids are from.
         counted: tokens of the completion by the engine's usage; None where it is not known, or is of several choices.
         issue: what the source itself holds against the ids, which then are kept as they are.
     """
@@ -169,11 +173,7 @@ def mode_of(text: str | None) -> LogprobsMode | None:
 def exported_facts(fields: Fields, own: str, made: str, ids: set[str]) -> dict[str, Any]:
     """The fields of a step that our exports of documents keep beside what the format has.
 
-    Args:
-        fields: what is kept; missing in documents of others.
-        own: the field that has the step's id.
-        made: the step's id where it has none of its own.
-        ids: of the steps of the document so far; the step's is added.
+    ``own`` is the field with the step's id, ``made`` its id without one; it is added to the ``ids`` of the document.
     """
     name = fields.name(own)
     name = name if name is not None and name not in ids else made

@@ -33,27 +33,19 @@ class MessagesApi(Api):
         return {"max_tokens": request.get("max_tokens"), "stop": request.get("stop_sequences")}
 
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
-        return message_object(turn, rows[0].completion)
+        completion = rows[0].completion
+        facts = {"content": list(_blocks(turn, completion)), "usage": _usage(turn, completion)}
+        return _head(turn, completion) | _reasons(completion) | facts
 
     def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
-        events = [_event(value["type"], json_bytes(value)) for value in message_events(turn, rows[0].completion)]
+        events = [_event(value["type"], json_bytes(value)) for value in _events(turn, rows[0].completion)]
         if delivery.fault.no_done:
             events.pop()  # `message_stop`
-        broken, error = (
-            _event("content_block_delta", _BROKEN),
-            _event("error", json_bytes(anthropic_error(500, BREAKS))),
-        )
-        return delivery.stream(events, broken, error, "text/event-stream; charset=utf-8")
+        broken, error = _event("content_block_delta", _BROKEN), json_bytes(anthropic_error(500, BREAKS))
+        return delivery.stream(events, broken, _event("error", error), "text/event-stream; charset=utf-8")
 
     def refusal(self, ask: Ask | None, status: int, message: str, param: str | None = None) -> _Json:
         return anthropic_error(status, message)
-
-
-def message_object(turn: Turn, completion: Completion) -> _Json:
-    """The body of an unstreamed answer."""
-    content = list(_blocks(turn, completion))
-    reasons = {"stop_reason": _stop_reason(completion), "stop_sequence": _stop_sequence(completion)}
-    return _head(turn, completion) | {"content": content, **reasons, "usage": _usage(turn, completion)}
 
 
 def _head(turn: Turn, completion: Completion) -> _Json:
@@ -82,35 +74,28 @@ def _signature(turn: Turn) -> str:
     return f"signature of {turn.id}"
 
 
-def _stop_reason(completion: Completion) -> str:
-    if _stop_sequence(completion) is not None:
-        return "stop_sequence"
-    return _STOP_REASONS.get(completion.finish_reason, completion.finish_reason)
+def _reasons(completion: Completion) -> _Json:
+    if isinstance(completion.stop_reason, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": completion.stop_reason}
+    reason = _STOP_REASONS.get(completion.finish_reason, completion.finish_reason)
+    return {"stop_reason": reason, "stop_sequence": None}
 
 
-def _stop_sequence(completion: Completion) -> str | None:
-    return completion.stop_reason if isinstance(completion.stop_reason, str) else None
-
-
-def _usage(turn: Turn, completion: Completion, *, begun: bool = False) -> _Json:
+def _usage(turn: Turn, completion: Completion) -> _Json:
     counts = {"input_tokens": len(turn.prompt_ids), "output_tokens": len(completion.tokens)}
-    counts |= dict(completion.reply.usage or {})
-    return counts | {"output_tokens": 0} if begun else counts
+    return counts | dict(completion.reply.usage or {})
 
 
-def message_events(turn: Turn, completion: Completion) -> Iterator[_Json]:
+def _events(turn: Turn, completion: Completion) -> Iterator[_Json]:
     """The events of a streamed answer; `type` is also the name of the event."""
-    yield {
-        "type": "message_start",
-        "message": _head(turn, completion) | {"usage": _usage(turn, completion, begun=True)},
-    }
+    begun = {"usage": _usage(turn, completion) | {"output_tokens": 0}}
+    yield {"type": "message_start", "message": _head(turn, completion) | begun}
     yield {"type": "ping"}
     writer = _BlockWriter(turn)
     for group, _ in turn.groups(completion.tokens):
         yield from writer.events([token.effect for token in group if token.effect is not None])
     yield from writer.end()
-    changed = {"stop_reason": _stop_reason(completion), "stop_sequence": _stop_sequence(completion)}
-    yield {"type": "message_delta", "delta": changed, "usage": _usage(turn, completion)}
+    yield {"type": "message_delta", "delta": _reasons(completion), "usage": _usage(turn, completion)}
     yield {"type": "message_stop"}
 
 

@@ -72,6 +72,10 @@ class Turn:
         """A token in a list of logprobs: its text, or its id where the request asks for that."""
         return f"token_id:{token_id}" if self.request.get("return_tokens_as_token_ids") else text
 
+    def head(self, kind: str) -> Json:
+        """The first fields of an answer, or of a chunk, in vLLM's shape."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
     def ids_or_none(self, ids: Sequence[int]) -> list[int] | None:
         """The ids if the request has `return_token_ids`, else None."""
         return list(ids) if self.request.get("return_token_ids") else None
@@ -212,10 +216,7 @@ def arguments_object(text: str) -> Json:
 
 
 def sent_ids(ask: Ask) -> list[int] | None:
-    """The ids that a request has beside its messages, as vLLM takes them; None where it has none.
-
-    Raises BadRequest for ids that vLLM refuses. With `echo` they are ignored, as they are there.
-    """
+    """The ids beside the messages of a request, as vLLM takes them; None: none, or `echo`. Raises BadRequest."""
     transfer = ask.request.get("kv_transfer_params")
     if ask.request.get("echo") or not isinstance(transfer, dict) or "prompt_token_ids" not in transfer:
         return None
@@ -244,10 +245,7 @@ def check_messages(protocol: str, request: Mapping[str, Any]) -> None:
 
 
 def chat_messages(protocol: str, body: bytes) -> list[Json]:
-    """Gives the messages of a request of any protocol as chat messages, the system prompt first.
-
-    Tool results have the role `tool`. What is not a message is left out.
-    """
+    """Gives the messages of a request of any protocol as chat messages, system prompt first, results as `tool`."""
     # Only for scripts that ask for them: a server whose script reads the request itself needs none of this.
     from rollout_trace.data.lists import ListStore
     from rollout_trace.wire.chat_messages import convert, grouped
@@ -255,11 +253,6 @@ def chat_messages(protocol: str, body: bytes) -> list[Json]:
 
     sent = messages_of(read(protocol, body, ListStore(), ListStore()))
     return [message for group in grouped(protocol, sent) for message in convert(protocol, group)]
-
-
-def prompt_messages(ask: Ask, prompts: Sequence[Sequence[int]]) -> list[Json]:
-    """The prompts of a request without messages, for scripts that ask for messages."""
-    return [{"role": "prompt", "content": ask.tokenizer.decode(ids)} for ids in prompts]
 
 
 def objects(value: object, name: str) -> Sequence[Mapping[str, Any]]:

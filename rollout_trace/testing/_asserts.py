@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from inspect import isroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rollout_trace.data.model import CUT_OFF
+from rollout_trace.data.model import CUT_OFF, Step, ToolRun
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.guard import printable
+from rollout_trace.train.checks import Finding
 from rollout_trace.train.selection import n_sampled, reason_left_out
 from rollout_trace.view.values import text_of
 from rollout_trace.wire.chat_messages import arguments_of
 from rollout_trace.wire.profiles import can_request_ids, sends_no_ids
 
 from ._tool_runs import InferredToolRun
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step, ToolRun
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.train.checks import Finding
-
 
 _SHOWN = 8
 """Calls that are listed."""
@@ -171,12 +167,7 @@ def step_names(trajectories: Sequence[Trajectory]) -> dict[str, str]:
 
 
 def trainable_problems(trajectories: Sequence[Trajectory], *, logprobs: bool = True) -> list[str]:
-    """Lines on the steps that cannot be trained on though their calls ended well, one for those with the same problem.
-
-    Args:
-        trajectories: those of a rollout.
-        logprobs: whether ids without logprobs are a problem too.
-    """
+    """Lines on steps that cannot be trained on though their calls ended well, one for those with the same problem."""
     names, found = step_names(trajectories), dict[str, list[str]]()
     for trajectory in trajectories:
         findings = trajectory.check()

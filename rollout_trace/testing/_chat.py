@@ -9,7 +9,7 @@ from rollout_trace.clients.loopback.messages import Response
 
 from ._api import Api, Ask, Row, Turn, interleaved, objects
 from ._delivery import Delivery
-from ._sampling import Completion, Effect, Token
+from ._sampling import Completion, Effect, Token, text_in
 
 _Json = dict[str, Any]
 
@@ -29,30 +29,23 @@ class ChatApi(Api):
         return request.get("n") or 1
 
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
-        return chat_response(turn, [row.completion for row in rows])
+        completions = [row.completion for row in rows]
+        return {
+            **turn.head("chat.completion"),
+            "choices": [_choice(turn, i, completion) for i, completion in enumerate(completions)],
+            "service_tier": None,
+            "system_fingerprint": turn.fingerprint,
+            "usage": turn.usage(completions),
+            "prompt_logprobs": None,
+            "prompt_token_ids": turn.ids_or_none(turn.prompt_ids),
+            "prompt_text": None,
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        } | turn.extra(completions)
 
     def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
-        return delivery.events(chat_events(turn, [row.completion for row in rows]))
-
-
-def chat_response(turn: Turn, completions: Sequence[Completion]) -> _Json:
-    """The body of an unstreamed answer."""
-    return {
-        "id": turn.id,
-        "object": "chat.completion",
-        "created": turn.created,
-        "model": turn.model,
-        "choices": [_choice(turn, i, completion) for i, completion in enumerate(completions)],
-        "service_tier": None,
-        "system_fingerprint": turn.fingerprint,
-        "usage": turn.usage(completions),
-        "prompt_logprobs": None,
-        "prompt_token_ids": turn.ids_or_none(turn.prompt_ids),
-        "prompt_text": None,
-        "kv_transfer_params": None,
-        "ec_transfer_params": None,
-        "metrics": None,
-    } | turn.extra(completions)
+        return delivery.events(_events(turn, [row.completion for row in rows]))
 
 
 def _choice(turn: Turn, index: int, completion: Completion) -> _Json:
@@ -119,7 +112,7 @@ def _entry(turn: Turn, token: Token, logprob: float, top: int) -> _Json:
     }
 
 
-def chat_events(turn: Turn, completions: Sequence[Completion]) -> Iterator[_Json]:
+def _events(turn: Turn, completions: Sequence[Completion]) -> Iterator[_Json]:
     """The events of a streamed answer, without the final `[DONE]`."""
     done = [0] * len(completions)
     for i, completion in enumerate(completions):
@@ -137,13 +130,7 @@ def chat_events(turn: Turn, completions: Sequence[Completion]) -> Iterator[_Json
 
 
 def _chunk(turn: Turn, choices: list[_Json], completions: Sequence[Completion]) -> _Json:
-    return {
-        "id": turn.id,
-        "object": "chat.completion.chunk",
-        "created": turn.created,
-        "model": turn.model,
-        "choices": choices,
-    } | turn.extra(completions)
+    return turn.head("chat.completion.chunk") | {"choices": choices} | turn.extra(completions)
 
 
 def _choice_events(turn: Turn, index: int, completion: Completion) -> Iterator[tuple[_Json | None, int]]:
@@ -165,8 +152,7 @@ def _choice_events(turn: Turn, index: int, completion: Completion) -> Iterator[t
 
 def _delta(turn: Turn, index: int, completion: Completion, group: Sequence[Token]) -> _Json:
     effects = [token.effect for token in group if token.effect is not None and token.effect.text]
-    reasoning = "".join(effect.text for effect in effects if effect.kind == "reasoning")
-    content = "".join(effect.text for effect in effects if effect.kind == "content")
+    reasoning, content = text_in(group, "reasoning"), text_in(group, "content")
     calls = _call_deltas(turn, index, completion, effects)
     delta: _Json = {}
     if content or calls:

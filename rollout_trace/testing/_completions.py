@@ -7,52 +7,58 @@ from typing import Any
 
 from rollout_trace.clients.loopback.messages import Response
 
-from ._api import Api, Ask, Row, Turn, interleaved, prompt_messages, texts_or_ids
+from ._api import Api, Ask, Row, Turn, interleaved, texts_or_ids
 from ._delivery import Delivery
 from ._sampling import Completion, Token
 
 _Json = dict[str, Any]
 
 
-class CompletionsApi(Api):
+class _PromptApi(Api):
+    """A protocol whose requests have prompts and no messages, and parameters of sampling."""
+
+    def messages(self, ask: Ask) -> list[_Json]:
+        return [{"role": "prompt", "content": ask.tokenizer.decode(ids)} for ids in self.prompts(ask)]
+
+    def count(self, request: Mapping[str, Any]) -> int:
+        return self.parameters(request).get("n") or 1
+
+    @staticmethod
+    def parameters(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters of sampling, which most of these have in a field of their own."""
+        found = request.get("sampling_params")
+        return found if isinstance(found, dict) else {}
+
+
+class CompletionsApi(_PromptApi):
     """POST …/completions."""
 
     protocol = "openai.completions"
     ends = ("/completions",)
     prefix = "cmpl-"
 
+    @staticmethod
+    def parameters(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return request
+
     def prompts(self, ask: Ask) -> list[list[int]]:
         return texts_or_ids(ask.request.get("prompt"), lambda text: ask.tokenizer.encode(text, special=True))
 
-    def messages(self, ask: Ask) -> list[_Json]:
-        return prompt_messages(ask, self.prompts(ask))
-
-    def count(self, request: Mapping[str, Any]) -> int:
-        return request.get("n") or 1
-
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
-        return completions_response(turn, rows)
+        completions = [row.completion for row in rows]
+        return {
+            **turn.head("text_completion"),
+            "choices": [_choice(turn, i, row) for i, row in enumerate(rows)],
+            "service_tier": None,
+            "system_fingerprint": turn.fingerprint,
+            "usage": turn.usage(completions),
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        } | turn.extra(completions)
 
     def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
-        return delivery.events(completions_events(turn, rows))
-
-
-def completions_response(turn: Turn, rows: Sequence[Row]) -> _Json:
-    """The body of an unstreamed answer."""
-    completions = [row.completion for row in rows]
-    return {
-        "id": turn.id,
-        "object": "text_completion",
-        "created": turn.created,
-        "model": turn.model,
-        "choices": [_choice(turn, i, row) for i, row in enumerate(rows)],
-        "service_tier": None,
-        "system_fingerprint": turn.fingerprint,
-        "usage": turn.usage(completions),
-        "kv_transfer_params": None,
-        "ec_transfer_params": None,
-        "metrics": None,
-    } | turn.extra(completions)
+        return delivery.events(_events(turn, rows))
 
 
 def _choice(turn: Turn, index: int, row: Row) -> _Json:
@@ -88,7 +94,7 @@ def _logprobs(turn: Turn, tokens: Sequence[Token], offset: int) -> _Json | None:
     return arrays
 
 
-def completions_events(turn: Turn, rows: Sequence[Row]) -> Iterator[_Json]:
+def _events(turn: Turn, rows: Sequence[Row]) -> Iterator[_Json]:
     """The events of a streamed answer, without the final `[DONE]`."""
     completions = [row.completion for row in rows]
     done = [0] * len(rows)
@@ -99,8 +105,7 @@ def completions_events(turn: Turn, rows: Sequence[Row]) -> Iterator[_Json]:
 
 
 def _chunk(turn: Turn, choices: list[_Json], completions: Sequence[Completion]) -> _Json:
-    head = {"id": turn.id, "object": "text_completion", "created": turn.created, "model": turn.model}
-    return head | {"choices": choices} | turn.extra(completions)
+    return turn.head("text_completion") | {"choices": choices} | turn.extra(completions)
 
 
 def _choice_events(turn: Turn, index: int, row: Row) -> Iterator[tuple[_Json, int]]:
@@ -126,12 +131,7 @@ def _choice_events(turn: Turn, index: int, row: Row) -> Iterator[tuple[_Json, in
 _FINISH_REASONS = {"tool_calls": "stop"}
 
 
-def _parameters(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = request.get("sampling_params")
-    return found if isinstance(found, dict) else {}
-
-
-class VLLMGenerateApi(Api):
+class VLLMGenerateApi(_PromptApi):
     """POST …/inference/v1/generate."""
 
     protocol = "vllm.generate"
@@ -144,14 +144,8 @@ class VLLMGenerateApi(Api):
             raise ValueError(f"`token_ids` should be a list of token ids, not {ids!r}")
         return [ids]
 
-    def messages(self, ask: Ask) -> list[_Json]:
-        return prompt_messages(ask, self.prompts(ask))
-
-    def count(self, request: Mapping[str, Any]) -> int:
-        return _parameters(request).get("n") or 1
-
     def limits(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return _parameters(request)
+        return self.parameters(request)
 
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
         completions = [row.completion for row in rows]
@@ -193,7 +187,7 @@ def _vllm_choice(turn: Turn, index: int, completion: Completion, tokens: Sequenc
 
 
 def _vllm_logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json | None:
-    top = _parameters(turn.request).get("logprobs")
+    top = _PromptApi.parameters(turn.request).get("logprobs")
     if top is None:
         return None
     return {"content": [_vllm_entry(turn, token, value, top) for token in tokens for value in token.logprobs]}
@@ -228,7 +222,7 @@ def _text(turn: Turn, tokens: Sequence[Token]) -> str:
     return "".join("" if turn.tokenizer.is_special(token.id) else token.text for token in tokens)
 
 
-class SGLangGenerateApi(Api):
+class SGLangGenerateApi(_PromptApi):
     """POST …/generate."""
 
     protocol = "sglang.generate"
@@ -238,14 +232,8 @@ class SGLangGenerateApi(Api):
         name = "text" if ask.request.get("text") is not None else "input_ids"
         return texts_or_ids(ask.request.get(name), lambda text: ask.tokenizer.encode(text, special=True), name)
 
-    def messages(self, ask: Ask) -> list[_Json]:
-        return prompt_messages(ask, self.prompts(ask))
-
-    def count(self, request: Mapping[str, Any]) -> int:
-        return _parameters(request).get("n") or 1
-
     def limits(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        parameters = _parameters(request)
+        parameters = self.parameters(request)
         return {"max_tokens": parameters.get("max_new_tokens"), "stop": parameters.get("stop")}
 
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json | list[_Json]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import zlib
@@ -37,22 +38,22 @@ def _gzip() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
 
 
 def _brotli() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
-    encoder = _optional("brotli", "brotli").Compressor()
+    encoder = _optional("brotli").Compressor()
     return (lambda data: bytes(encoder.process(data) + encoder.flush())), (lambda: bytes(encoder.finish()))
 
 
 def _zstd() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
-    zstandard = _optional("zstandard", "zstandard")
+    zstandard = _optional("zstandard")
     encoder = zstandard.ZstdCompressor().compressobj()
     block = zstandard.COMPRESSOBJ_FLUSH_BLOCK
     return (lambda data: bytes(encoder.compress(data) + encoder.flush(block))), (lambda: bytes(encoder.flush()))
 
 
-def _optional(module: str, package: str) -> Any:
+def _optional(name: str) -> Any:
     try:
-        return __import__(module)
+        return __import__(name)
     except ImportError as error:
-        raise ImportError(f"this reply asks for a compression that needs `{package}`: pip install {package}") from error
+        raise ImportError(f"this reply asks for a compression that needs `{name}`: pip install {name}") from error
 
 
 _ENCODERS: dict[Compression, Callable[[], tuple[Callable[[bytes], bytes], Callable[[], bytes]]]] = {
@@ -68,8 +69,7 @@ class Holds:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._held = 0
-        self._permits = 0
-        self._open = False
+        self._permits: float = 0
         self._closed = False
 
     def hold(self) -> None:
@@ -77,7 +77,7 @@ class Holds:
         with self._changed:
             self._held += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._open or self._closed or self._permits > 0)
+            self._changed.wait_for(lambda: self._closed or self._permits > 0)
             self._held -= 1
             self._permits = max(0, self._permits - 1)
             self._changed.notify_all()
@@ -87,10 +87,7 @@ class Holds:
     def release(self, count: int | None) -> None:
         """Continue `count` responses, or all (now and later) if None."""
         with self._changed:
-            if count is None:
-                self._open = True
-            else:
-                self._permits += count
+            self._permits += math.inf if count is None else count
             self._changed.notify_all()
 
     def wait_held(self, count: int, timeout: float) -> None:
@@ -174,7 +171,8 @@ class Delivery:
     def json(self, value: object) -> Response:
         """An unstreamed answer."""
         data = _BROKEN if self.fault.bad_json else json_bytes(value)
-        return self._response("application/json", self._with_faults([data], list(map(_one_byte, data))), chunked=False)
+        parts = self._with_faults([data], [data[at : at + 1] for at in range(len(data))])
+        return self._response("application/json", parts, chunked=False)
 
     def events(self, values: Iterable[Mapping[str, Any]], *, named: bool = False) -> Response:
         """A stream of server-sent events. `named`: with `event:` lines and without `[DONE]`, as the Responses API."""
@@ -193,15 +191,9 @@ class Delivery:
         frame: Callable[[int, bytes], bytes] | None = None,
         end: bytes = b"",
     ) -> Response:
-        """A streamed answer.
+        """A streamed answer of items: ``frame`` says what is sent of each by its number, and ``end`` comes after all.
 
-        Args:
-            items: its pieces, without what a fault puts among them.
-            broken: one that is no JSON.
-            error: one with an error, which ends the stream.
-            content_type: of the answer.
-            frame: what is sent of an item, by its number; None: itself.
-            end: what comes after all.
+        A fault puts ``broken``, which is no JSON, or ``error``, which ends the stream, among them.
         """
         if self.fault.bad_json:
             items.insert(1, broken)
@@ -283,10 +275,6 @@ def vllm_error(status: int, message: str, kind: str | None = None, param: str | 
 def sse(data: bytes) -> bytes:
     """One server-sent event."""
     return b"data: " + data + b"\n\n"
-
-
-def _one_byte(value: int) -> bytes:
-    return bytes([value])
 
 
 def _reset() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Completion, ToolCall
+from rollout_trace.data.model import Completion, ToolCall
+from rollout_trace.wire.chat_messages import assistant_message
 
 Messages = list[Any]
 Results = Sequence[tuple["ToolCall", str]]
@@ -26,21 +26,8 @@ class Dialect(NamedTuple):
     """Results of tools."""
     tool: Callable[[str], Any] | None
     """A tool of a name; None: the protocol has none."""
-    stop: str
-    """The finish reasons: of an answer, of tool calls, of a limit."""
-    calls: str
-    limit: str
-
-
-def _chat_answered(completion: Completion) -> Messages:
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in completion.tool_calls
-    ]
-    message: dict[str, Any] = {"role": "assistant", "content": completion.content}
-    if completion.reasoning is not None:
-        message["reasoning_content"] = completion.reasoning
-    return [{**message, "tool_calls": calls} if calls else message]
+    reasons: tuple[str, str, str]
+    """Why an answer ends, tool calls, and what a limit cut off."""
 
 
 def _chat_returned(results: Results) -> Messages:
@@ -116,51 +103,41 @@ def _text(role: str, text: str) -> Messages:
     return [{"role": role, "content": text}]
 
 
+def _function(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+
+
 DIALECTS: dict[str, Dialect] = {
     "openai.chat": Dialect(
-        _text,
-        _chat_answered,
-        _chat_returned,
-        lambda name: {"type": "function", "function": {"name": name, "parameters": SCHEMA}},
-        "stop",
-        "tool_calls",
-        "length",
+        _text, lambda done: [assistant_message(done)], _chat_returned, _function, ("stop", "tool_calls", "length")
     ),
     "anthropic.messages": Dialect(
         _text,
         _blocks_answered,
         _blocks_returned,
         lambda name: {"name": name, "input_schema": SCHEMA},
-        "end_turn",
-        "tool_use",
-        "max_tokens",
+        ("end_turn", "tool_use", "max_tokens"),
     ),
     "openai.responses": Dialect(
         _items_said,
         _items_answered,
         _items_returned,
         lambda name: {"type": "function", "name": name, "parameters": SCHEMA},
-        "stop",
-        "tool_calls",
-        "max_output_tokens",
+        ("stop", "tool_calls", "max_output_tokens"),
     ),
     "google.generate_content": Dialect(
         lambda role, text: [{"role": role, "parts": [{"text": text}]}],
         _contents_answered,
         _contents_returned,
         lambda name: {"functionDeclarations": [{"name": name, "parameters": SCHEMA}]},
-        "STOP",
-        "STOP",
-        "MAX_TOKENS",
+        ("STOP", "STOP", "MAX_TOKENS"),
     ),
     "ollama.chat": Dialect(
         _text,
         _ollama_answered,
         lambda results: [{"role": "tool", "tool_name": call.name, "content": text} for call, text in results],
-        lambda name: {"type": "function", "function": {"name": name, "parameters": SCHEMA}},
-        "stop",
-        "stop",
-        "length",
+        _function,
+        ("stop", "stop", "length"),
     ),
     # One text, which each request repeats and goes on from.
     "openai.completions": Dialect(
@@ -168,9 +145,7 @@ DIALECTS: dict[str, Dialect] = {
         lambda completion: [str(completion.content or "")],
         lambda results: [],
         None,
-        "stop",
-        "stop",
-        "length",
+        ("stop", "stop", "length"),
     ),
 }
 """By protocol."""

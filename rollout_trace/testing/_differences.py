@@ -122,14 +122,7 @@ def lines_of(
     paint: Paint | None = None,
     names: tuple[str, str] = ("recorded", "now"),
 ) -> list[str]:
-    """Returns the differences, each under its path: the lines of both values from the first difference on, marked.
-
-    Args:
-        found: what differs.
-        width: columns of the terminal.
-        paint: colours the text; None: plain.
-        names: what the two values are called.
-    """
+    """The differences, each under its path: the lines of both values, with their names, from where they part on."""
     lines = []
     for one in found[:_MOST]:
         if one.path:

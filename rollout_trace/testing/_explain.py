@@ -49,13 +49,7 @@ class Unmatched:
     options: MatchOptions
 
     def text(self, *, width: int = 100, paint: Paint | None = None, test: str | None = None) -> str:
-        """Returns what is wrong, what differs from the recorded call, and what to do.
-
-        Args:
-            width: columns of the terminal.
-            paint: colours the text; None: plain.
-            test: the test as pytest names it, for the command that records it again.
-        """
+        """What is wrong, what differs from the recorded call, and what to do. ``test``: its name, for a command."""
         found: list[Change] = []
         if self.expected is not None:
             found = differences(request_of(self.expected), self.request, self.options)

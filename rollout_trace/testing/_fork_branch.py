@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rollout_trace.data.model import ToolRun
 from rollout_trace.data.trajectory import ForkedFrom, Trajectory
 
 from ._differences import Change, changes
 from .recorded_answers import answers_of
 
-if TYPE_CHECKING:
-    from rollout_trace.data.model import ToolRun
-
 
 class Branch:
-    """A recorded trajectory whose calls answer those of a new one.
+    """A recorded trajectory whose first ``step`` calls (None: all) answer those of a new one.
 
-    Args:
-        origin: the recorded one.
-        step: number of its calls that are answered; None: all.
-        others: trajectories among which those are that were opened inside it, by the id of their parent. Those that it
-            takes are taken out.
-
-    Raises:
-        ValueError: a call that is answered has no answer that can be given again.
+    Takes those that were opened inside it out of ``others``, which are by the id of their parent. Raises ValueError: a
+    call has no answer that can be given again.
     """
 
     def __init__(self, origin: Trajectory, step: int | None, others: dict[str, list[Trajectory]]) -> None:

@@ -9,7 +9,7 @@ from rollout_trace.clients.loopback.messages import Response, json_bytes
 
 from ._api import Api, Ask, Row, Turn, arguments_object
 from ._delivery import BREAKS, Delivery, sse
-from ._sampling import Completion, Effect, Token
+from ._sampling import Completion, Token
 
 _Json = dict[str, Any]
 
@@ -69,10 +69,15 @@ class GoogleApi(Api):
         return ask.record.path.endswith(":streamGenerateContent")
 
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
-        return response_object(turn, [row.completion for row in rows])
+        completions = [row.completion for row in rows]
+        candidates = [
+            _candidate(turn, index, completion, completion.tokens, is_last=True)
+            for index, completion in enumerate(completions)
+        ]
+        return {"candidates": candidates, "usageMetadata": _usage(turn, completions), **_head(turn, completions)}
 
     def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
-        items = [json_bytes(value) for value in response_chunks(turn, [row.completion for row in rows])]
+        items = [json_bytes(value) for value in _chunks(turn, [row.completion for row in rows])]
         error = json_bytes(google_error(500, BREAKS))
         if _is_sse(ask):
             return delivery.stream(items, _BROKEN, error, "text/event-stream", frame=_event)
@@ -99,22 +104,12 @@ def _is_sse(ask: Ask) -> bool:
     return "alt=sse" in ask.record.query.split("&")
 
 
-def response_object(turn: Turn, completions: Sequence[Completion]) -> _Json:
-    """The body of an unstreamed answer."""
-    candidates = [_candidate(turn, index, completion) for index, completion in enumerate(completions)]
-    return {"candidates": candidates, "usageMetadata": _usage(turn, completions), **_head(turn, completions)}
-
-
-def response_chunks(turn: Turn, completions: Sequence[Completion]) -> Iterator[_Json]:
+def _chunks(turn: Turn, completions: Sequence[Completion]) -> Iterator[_Json]:
     """The objects of a streamed answer. Each has the counts so far, as Google's have."""
     head = _head(turn, completions)
     for index, completion in enumerate(completions):
-        parts = _PartWriter(turn, completion)
         for group, is_last in turn.groups(completion.tokens):
-            candidate = _head_of_candidate(index, parts.add(group))
-            if is_last:
-                candidate |= {"finishReason": _finish_reason(completion)}
-            candidate |= _logprobs(turn, group)
+            candidate = _candidate(turn, index, completion, group, is_last=is_last)
             is_end = is_last and index == len(completions) - 1
             counts = _usage(turn, completions) if is_end else {"promptTokenCount": len(turn.prompt_ids)}
             yield {"candidates": [candidate], "usageMetadata": counts, **head}
@@ -124,25 +119,32 @@ def _head(turn: Turn, completions: Sequence[Completion]) -> _Json:
     return {"modelVersion": turn.model, "responseId": turn.id, **turn.extra(completions)}
 
 
-def _head_of_candidate(index: int, parts: list[_Json]) -> _Json:
-    # As JSON of protocol buffers has no zeros, the first candidate has no index.
-    return {"content": {"parts": parts, "role": "model"}, **({"index": index} if index else {})}
+def _candidate(turn: Turn, index: int, completion: Completion, group: Sequence[Token], *, is_last: bool) -> _Json:
+    """A candidate with what some of its tokens, or all, add to it."""
+    reason = _FINISH_REASONS.get(completion.finish_reason, completion.finish_reason)
+    return {
+        "content": {"parts": _parts(turn, completion, group), "role": "model"},
+        # As JSON of protocol buffers has no zeros, the first candidate has no index.
+        **({"index": index} if index else {}),
+        **({"finishReason": reason} if is_last else {}),
+        **_logprobs(turn, group),
+    }
 
 
-def _candidate(turn: Turn, index: int, completion: Completion) -> _Json:
-    candidate = _head_of_candidate(index, list(_parts(turn, completion)))
-    candidate |= {"finishReason": _finish_reason(completion)}
-    return candidate | _logprobs(turn, completion.tokens)
-
-
-def _parts(turn: Turn, completion: Completion) -> Iterator[_Json]:
-    reasoning, text = completion.text("reasoning"), completion.text("content")
-    if reasoning:
-        yield {"text": reasoning, "thought": True}
-    if text or not (reasoning or completion.call_count or completion.call_cut):
-        yield {"text": text, **dict(completion.reply.extra_message)}
-    for call in range(completion.call_count):
-        yield _call(turn, completion, call)
+def _parts(turn: Turn, completion: Completion, group: Sequence[Token]) -> list[_Json]:
+    """The parts of a chunk, or of all. A function call comes whole, with its last token."""
+    parts: list[_Json] = []
+    more = completion.reply.extra_message if group[:1] == completion.tokens[:1] else {}
+    for effect in filter(None, (token.effect for token in group)):
+        if effect.kind == "call_end":
+            parts.append(_call(turn, completion, effect.call))
+        elif effect.kind in ("content", "reasoning") and effect.text:
+            thought = {"thought": True} if effect.kind == "reasoning" else {}
+            if parts and "text" in parts[-1] and ("thought" in parts[-1]) == bool(thought):
+                parts[-1]["text"] += effect.text
+            else:
+                parts.append({"text": effect.text, **thought, **({} if thought else more)})
+    return parts or [{"text": "", **more}]
 
 
 def _call(turn: Turn, completion: Completion, call: int) -> _Json:
@@ -151,35 +153,6 @@ def _call(turn: Turn, completion: Completion, call: int) -> _Json:
     made = {"functionCall": {"id": call_id, "name": completion.text("call_name", call), "args": arguments}}
     is_signed = call == 0 and completion.text("reasoning")
     return made | ({"thoughtSignature": "c2lnbmF0dXJl"} if is_signed else {})
-
-
-class _PartWriter:
-    """The parts of each chunk. A function call comes whole, with its last token."""
-
-    def __init__(self, turn: Turn, completion: Completion) -> None:
-        self._turn = turn
-        self._completion = completion
-
-    def add(self, group: Sequence[Token]) -> list[_Json]:
-        parts: list[_Json] = []
-        for effect in (token.effect for token in group):
-            if effect is not None:
-                self._add(effect, parts)
-        return parts or [{"text": ""}]
-
-    def _add(self, effect: Effect, parts: list[_Json]) -> None:
-        if effect.kind == "call_end":
-            parts.append(_call(self._turn, self._completion, effect.call))
-        elif effect.kind in ("content", "reasoning") and effect.text:
-            thought = {"thought": True} if effect.kind == "reasoning" else {}
-            if parts and "text" in parts[-1] and ("thought" in parts[-1]) == bool(thought):
-                parts[-1]["text"] += effect.text
-            else:
-                parts.append({"text": effect.text, **thought})
-
-
-def _finish_reason(completion: Completion) -> str:
-    return _FINISH_REASONS.get(completion.finish_reason, completion.finish_reason)
 
 
 def _logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json:

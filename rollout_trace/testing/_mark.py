@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import pytest
 
+from rollout_trace.clients.loopback.programs import program_of
 from rollout_trace.process.options import Options
 
-from ._programs import with_program
+from . import normalize
 from .cassette import CassetteError, load
 from .matching import MatchOptions
 from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
@@ -98,10 +99,20 @@ def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions
         if (cli := chosen.get("cli")) is None:
             matching = MatchOptions(*given, chosen.get("order", "recorded"))
         else:
-            matching = with_program(cli, *given, chosen.get("order"))
+            matching = _of_program(cli, *given, chosen.get("order"))
     except (TypeError, ValueError) as error:
         _misused(str(error).rstrip("."))
     return CassetteOptions(paths, matching, chosen.get("timing", False), chosen.get("cli"))
+
+
+def _of_program(cli: str, ignore: tuple[str, ...], given: Callable[[Any], Any] | None, order: Any) -> MatchOptions:
+    """The options of a test that runs a known program, beside those that it gives itself. Raises ValueError."""
+    program = program_of((), cli)
+    assert program is not None
+    texts = [normalize.texts(pattern, instead) for pattern, instead in program.varying]
+    every = normalize.chain(*([] if given is None else [given]), *texts, normalize.dates, normalize.uuids)
+    # Sub-agents run at once, and which of them asks first is the machine's choice.
+    return MatchOptions((*program.ignored, *ignore), every, order or "free")
 
 
 def _misused(what: str) -> NoReturn:

@@ -83,11 +83,7 @@ def key_of(request: Request, options: MatchOptions) -> bytes:
 
 
 def form_of(request: Request, options: MatchOptions) -> dict[str, Any]:
-    """The normal form of a request: what is compared.
-
-    Raises:
-        ValueError: ``normalize`` failed, or returned what is no JSON value.
-    """
+    """What is compared of a request. Raises ValueError: ``normalize`` failed, or returned what is no JSON value."""
     protocol, body = _compared(request, options)
     return {
         "protocol": protocol,
@@ -176,9 +172,7 @@ def without_capture_fields(body: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-@cache
-def _captured() -> dict[str, frozenset[str]]:
-    return capture_fields()
+_captured = cache(capture_fields)
 
 
 def _normalized(normalize: Any, request: Request, body: Any) -> Any:

@@ -35,14 +35,61 @@ class OllamaApi(Api):
         return ask.request.get("stream") is not False
 
     def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
-        return ollama_object(turn, rows[0].completion, is_chat=self.is_chat)
+        completion = rows[0].completion
+        calls = [call for _, call in _calls(turn, completion)]
+        text, thinking = completion.text("content"), completion.text("reasoning")
+        body = self._body(turn, completion, text, thinking, calls) | self._end(turn, completion)
+        # As in a stream, where tokens without a text have no object, nor logprobs.
+        shown = [token for group, _ in self._groups(turn, completion) for token in group]
+        return body | _logprobs(turn, shown)
 
     def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
-        lines = [json_bytes(value) + b"\n" for value in ollama_lines(turn, rows[0].completion, is_chat=self.is_chat)]
+        completion = rows[0].completion
+        values = [
+            self._body(turn, completion, text_in(group, "content"), text_in(group, "reasoning"), calls)
+            | _logprobs(turn, group)
+            for group, calls in self._groups(turn, completion)
+        ]
+        values.append(self._body(turn, completion, "", "", []) | self._end(turn, completion))
+        lines = [json_bytes(value) + b"\n" for value in values]
         return delivery.stream(lines, _BROKEN + b"\n", json_bytes({"error": BREAKS}) + b"\n", "application/x-ndjson")
 
     def refusal(self, ask: Ask | None, status: int, message: str, param: str | None = None) -> _Json:
         return {"error": message}
+
+    @staticmethod
+    def _groups(turn: Turn, completion: Completion) -> Iterator[tuple[Sequence[Token], list[_Json]]]:
+        """The tokens of each object of a stream, and the calls that are whole with them; without text there is none."""
+        for group, _ in turn.groups(completion.tokens):
+            calls = [call for at, call in _calls(turn, completion) if any(token is at for token in group)]
+            if calls or text_in(group, "content") or text_in(group, "reasoning"):
+                yield group, calls
+
+    def _body(self, turn: Turn, completion: Completion, text: str, thinking: str, calls: list[_Json]) -> _Json:
+        said: _Json = ({"thinking": thinking} if thinking else {}) | ({"tool_calls": calls} if calls else {})
+        if self.is_chat:
+            message = {"role": "assistant", "content": text, **said, **completion.reply.extra_message}
+            said = {"message": message}
+        else:
+            said = {"response": text, **said}
+        return {"model": turn.model, "created_at": _CREATED, **said, "done": False} | turn.extra([completion])
+
+    def _end(self, turn: Turn, completion: Completion) -> _Json:
+        reason = "length" if completion.finish_reason == "length" else "stop"
+        text = completion.text("reasoning") + completion.text("content")
+        context = [*turn.prompt_ids, *turn.tokenizer.encode(text)]
+        return {
+            "done": True,
+            "done_reason": completion.reply.finish_reason or reason,
+            **({} if self.is_chat or turn.request.get("raw") else {"context": context}),
+            "total_duration": 5_000_000,
+            "load_duration": 1_000_000,
+            "prompt_eval_count": len(turn.prompt_ids),
+            "eval_count": len(completion.tokens),
+            "prompt_eval_duration": 1_500_000,
+            "eval_duration": 2_500_000,
+            **(completion.reply.usage or {}),
+        }
 
 
 class OllamaGenerateApi(OllamaApi):
@@ -51,37 +98,6 @@ class OllamaGenerateApi(OllamaApi):
     protocol = "ollama.generate"
     ends = ("/api/generate",)
     is_chat = False
-
-
-def ollama_lines(turn: Turn, completion: Completion, *, is_chat: bool) -> Iterator[_Json]:
-    """The objects of a stream. A token without text gives none."""
-    for group, last in turn.groups(completion.tokens):
-        text, thinking = text_in(group, "content"), text_in(group, "reasoning")
-        calls = [call for at, call in _calls(turn, completion) if any(token is at for token in group)]
-        if text or thinking or calls:
-            yield _body(turn, completion, is_chat, text, thinking, calls) | _logprobs(turn, group)
-        if last:
-            yield _body(turn, completion, is_chat, "", "", []) | _end(turn, completion, is_chat=is_chat)
-
-
-def ollama_object(turn: Turn, completion: Completion, *, is_chat: bool) -> _Json:
-    """The body of an unstreamed answer."""
-    calls = [call for _, call in _calls(turn, completion)]
-    text, thinking = completion.text("content"), completion.text("reasoning")
-    body = _body(turn, completion, is_chat, text, thinking, calls) | _end(turn, completion, is_chat=is_chat)
-    # As in a stream, where tokens without a text have no object, nor logprobs.
-    shown = [
-        token for group, _ in turn.groups(completion.tokens) if _is_shown(turn, completion, group) for token in group
-    ]
-    return body | _logprobs(turn, shown)
-
-
-def _is_shown(turn: Turn, completion: Completion, group: Sequence[Token]) -> bool:
-    return bool(
-        text_in(group, "content")
-        or text_in(group, "reasoning")
-        or any(at is token for at, _ in _calls(turn, completion) for token in group)
-    )
 
 
 def _calls(turn: Turn, completion: Completion) -> Iterator[tuple[Token, _Json]]:
@@ -95,30 +111,6 @@ def _calls(turn: Turn, completion: Completion) -> Iterator[tuple[Token, _Json]]:
             arguments = json.loads(completion.text("call_arguments", call))
             function = {"index": call, "name": completion.text("call_name", call), "arguments": arguments}
             yield token, {"id": turn.call_id(0, call), "function": function}
-
-
-def _body(turn: Turn, completion: Completion, is_chat: bool, text: str, thinking: str, calls: list[_Json]) -> _Json:
-    head = {"model": turn.model, "created_at": _CREATED}
-    thoughts = {"thinking": thinking} if thinking else {}
-    called = {"tool_calls": calls} if calls else {}
-    if is_chat:
-        message = {"role": "assistant", "content": text, **thoughts, **called, **completion.reply.extra_message}
-        return head | {"message": message, "done": False} | turn.extra([completion])
-    return head | {"response": text, **thoughts, **called, "done": False} | turn.extra([completion])
-
-
-def _end(turn: Turn, completion: Completion, *, is_chat: bool) -> _Json:
-    reason = "length" if completion.finish_reason == "length" else "stop"
-    text = completion.text("reasoning") + completion.text("content")
-    context = [*turn.prompt_ids, *turn.tokenizer.encode(text)]
-    named = {} if is_chat or turn.request.get("raw") else {"context": context}
-    counts = {"prompt_eval_count": len(turn.prompt_ids), "eval_count": len(completion.tokens)}
-    durations = {"total_duration": 5_000_000, "load_duration": 1_000_000}
-    evaluated = {"prompt_eval_duration": 1_500_000, "eval_duration": 2_500_000}
-    usage = dict(completion.reply.usage or {})
-    return {"done": True, "done_reason": completion.reply.finish_reason or reason, **named, **durations} | (
-        counts | evaluated | usage
-    )
 
 
 def _logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json:

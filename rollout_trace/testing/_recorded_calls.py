@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 from rollout_trace.data.exchange import Exchange
@@ -11,35 +13,23 @@ from rollout_trace.data.exchange import Exchange
 from ._normal_form import protocol_of, request_of
 
 
+@dataclass(slots=True, eq=False)
 class RecordedCall:
     """One recorded exchange."""
 
-    __slots__ = (
-        "attempt",
-        "exchange",
-        "generates",
-        "is_used",
-        "key",
-        "next_attempt",
-        "number",
-        "position",
-        "trajectory",
-    )
-
-    def __init__(self, exchange: Exchange, trajectory: int) -> None:
-        self.exchange = exchange
-        self.trajectory = trajectory
-        """Number of its trajectory, from 0."""
-        self.generates = _generates(exchange)
-        self.is_used = False
-        self.key = b""
-        """Digest of the normal form of its request."""
-        self.position = 0
-        """Among the generating exchanges of its trajectory, from 0."""
-        self.number = 0
-        """Of the call in its trajectory, from 1; attempts of one call share it."""
-        self.attempt = 1
-        self.next_attempt: RecordedCall | None = None
+    exchange: Exchange
+    trajectory: int
+    """Number of its trajectory, from 0."""
+    generates: bool
+    is_used: bool = False
+    key: bytes = b""
+    """Digest of the normal form of its request."""
+    position: int = 0
+    """Among the generating exchanges of its trajectory, from 0."""
+    number: int = 0
+    """Of the call in its trajectory, from 1; attempts of one call share it."""
+    attempt: int = 1
+    next_attempt: RecordedCall | None = None
 
     def describe(self, *, several: bool) -> str:
         """``the recorded call 3``; with ``several`` trajectories, ``call 3 of the recorded trajectory 2``."""
@@ -59,19 +49,21 @@ def _generates(exchange: Exchange) -> bool:
 
 def recorded_calls(trajectories: Iterable[Sequence[Exchange]]) -> list[list[RecordedCall]]:
     """The exchanges of each trajectory, numbered."""
-    return [_numbered([RecordedCall(one, at) for one in exchanges]) for at, exchanges in enumerate(trajectories)]
+    return [
+        _numbered([RecordedCall(one, at, _generates(one)) for one in exchanges])
+        for at, exchanges in enumerate(trajectories)
+    ]
 
 
 def _numbered(calls: list[RecordedCall]) -> list[RecordedCall]:
     latest: dict[str, RecordedCall] = {}
-    count = 0
+    numbers = count(1)
     for position, call in enumerate(one for one in calls if one.generates):
         call.position = position
         call_id = call.exchange.call_id
         before = latest.get(call_id) if call_id is not None else None
         if before is None:
-            count += 1
-            call.number = count
+            call.number = next(numbers)
         else:
             call.number, call.attempt = before.number, before.attempt + 1
             before.next_attempt = call
@@ -88,13 +80,13 @@ class RecordedOrder:
     """
 
     def __init__(self, trajectories: Sequence[Sequence[Hashable]], ordered: Sequence[bool]) -> None:
-        """
-        Args:
-            trajectories: keys of the calls of each, in recorded order.
-            ordered: for each, whether its calls have an order.
-        """
+        """Takes the keys of the calls of each trajectory, in recorded order, and whether these have an order."""
         self._made: Counter[Hashable] = Counter()
-        self._calls = [_counted(keys) for keys in trajectories]
+        self._calls: list[list[tuple[Hashable, int]]] = []
+        """Of each trajectory the keys, each with how many times it has come by then."""
+        for keys in trajectories:
+            counts: defaultdict[Hashable, Iterator[int]] = defaultdict(lambda: count(1))
+            self._calls.append([(key, next(counts[key])) for key in keys])
         self._ordered = ordered
         self._passed = [0] * len(trajectories)
 
@@ -115,23 +107,11 @@ class RecordedOrder:
         return at
 
 
-def _counted(keys: Sequence[Hashable]) -> list[tuple[Hashable, int]]:
-    """Each key with how many times it has come by then."""
-    counts: Counter[Hashable] = Counter()
-    found = []
-    for key in keys:
-        counts[key] += 1
-        found.append((key, counts[key]))
-    return found
-
-
 def overlapped(exchanges: Sequence[Exchange], messages_of: Callable[[Exchange], Sequence[bytes]]) -> bool:
     """Whether calls of different conversations were under way at one time, or that is not known.
 
-    Args:
-        exchanges: those of a trajectory. Attempts of one call are one call, with the time between them.
-        messages_of: digests of a request's messages. One whose messages begin with all of another's continues it, and
-            came after it, whatever the clocks say.
+    Attempts of one call are one call, with the time between them. A request whose messages (``messages_of``: their
+    digests) begin with all of another's continues it, and came after it, whatever the clocks say.
     """
     calls = _calls_of(exchanges)
     if any(call.start is None for call in calls):

@@ -19,12 +19,11 @@ _Json = dict[str, Any]
 def responses_object(turn: Turn, completion: Completion) -> _Json:
     """The body of an unstreamed answer."""
     incomplete = completion.finish_reason == "length"
-    # The parts of the prompt and of the answer as the model had them, as vLLM shows them if it is asked to.
-    raw = {
-        "input_messages": [_raw(turn, turn.prompt_ids)],
-        "output_messages": [_raw(turn, completion.ids)],
-    }
-    shown = raw if turn.request.get("enable_response_messages") else {}
+    shown = {}
+    if turn.request.get("enable_response_messages"):
+        # The parts of the prompt and of the answer as the model had them.
+        parts = (("input_messages", turn.prompt_ids), ("output_messages", completion.ids))
+        shown = {name: [_raw(turn, ids)] for name, ids in parts}
     counts = turn.usage([completion])
     return _head(turn) | {
         "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
@@ -140,11 +139,8 @@ def _events(turn: Turn, completion: Completion) -> Iterator[_Json]:
         elif item["type"] == "message":
             begun, body = _message(turn, "", "in_progress"), _text_events(turn, completion, item, here)
         else:
-            begun, body = (
-                _call(turn, completion, calls, "in_progress"),
-                _call_events(turn, completion, calls, item, here),
-            )
-            calls += 1
+            begun = _call(turn, completion, calls, "in_progress")
+            body, calls = _call_events(turn, completion, calls, item, here), calls + 1
         yield {"type": "response.output_item.added", "output_index": index, "item": begun}
         yield from body
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
@@ -154,7 +150,7 @@ def _events(turn: Turn, completion: Completion) -> Iterator[_Json]:
 
 def _reasoning_events(turn: Turn, completion: Completion, item: _Json, here: _Json) -> Iterator[_Json]:
     here = {**here, "content_index": 0}
-    for delta in _deltas(turn, completion, "reasoning"):
+    for _, delta in _pieces(turn, completion, "reasoning"):
         yield {"type": "response.reasoning_text.delta", **here, "delta": delta}
     yield {"type": "response.reasoning_text.done", **here, "text": item["content"][0]["text"]}
 
@@ -171,19 +167,14 @@ def _text_events(turn: Turn, completion: Completion, item: _Json, here: _Json) -
 
 
 def _call_events(turn: Turn, completion: Completion, call: int, item: _Json, here: _Json) -> Iterator[_Json]:
-    for delta in _deltas(turn, completion, "call_arguments", call):
+    for _, delta in _pieces(turn, completion, "call_arguments", call):
         yield {"type": "response.function_call_arguments.delta", **here, "delta": delta}
     done = {"arguments": item["arguments"], "name": item["name"]}
     yield {"type": "response.function_call_arguments.done", **here, **done}
 
 
-def _deltas(turn: Turn, completion: Completion, kind: PartKind, call: int = 0) -> Iterator[str]:
-    """The pieces of one field's text, one for each group of tokens that has any of it."""
-    for _, delta in _pieces(turn, completion, kind, call):
-        yield delta
-
-
 def _pieces(turn: Turn, completion: Completion, kind: PartKind, call: int = 0) -> Iterator[tuple[Sequence[Token], str]]:
+    """The pieces of one field's text, with the tokens of each: one for each group of tokens that has any of it."""
     for group, _ in turn.groups(completion.tokens):
         delta = text_in(group, kind, call)
         if delta:
@@ -245,9 +236,8 @@ class ResponsesApi(Api):
             if record.method == "DELETE":
                 self._stored.pop(response_id, None)
         if found is None:
-            return json_response(
-                404, vllm_error(404, f"Response with id '{response_id}' not found.", param="response_id")
-            )
+            what = f"Response with id '{response_id}' not found."
+            return json_response(404, vllm_error(404, what, param="response_id"))
         if record.method == "DELETE":
             return json_response(200, {"id": response_id, "object": "response", "deleted": True})
         return json_response(200, found.body)
@@ -256,7 +246,10 @@ class ResponsesApi(Api):
         body = responses_object(turn, completion)
         if turn.request.get("store") is not False:
             asked = self._with_earlier(turn.request, chat_messages(self.protocol, json_bytes(turn.request)))
-            messages = [*asked[_instructions(turn.request) :], _answer(turn, completion)]
+            # A call that was cut off is none that the next request repeats.
+            whole = [item for item in body["output"] if item["status"] != "incomplete"]
+            answer = chat_messages(self.protocol, json_bytes({"input": whole}))
+            messages = [*asked[_instructions(turn.request) :], *answer]
             with self._guard:
                 self._stored[turn.id] = _Stored(messages, body)
         return body
@@ -265,24 +258,3 @@ class ResponsesApi(Api):
 def _instructions(request: Mapping[str, Any]) -> int:
     """Number of messages that a request's instructions are."""
     return int(request.get("instructions") is not None)
-
-
-def _answer(turn: Turn, completion: Completion) -> _Json:
-    """The answer as the chat message that renders to the ids that were sampled."""
-    message: _Json = {"role": "assistant"}
-    reasoning, text = completion.text("reasoning"), completion.text("content")
-    if reasoning:
-        message["reasoning"] = reasoning
-    if text:
-        message["content"] = text
-    calls = [
-        {
-            "id": turn.call_id(0, call),
-            "function": {
-                "name": completion.text("call_name", call),
-                "arguments": completion.text("call_arguments", call),
-            },
-        }
-        for call in range(completion.call_count)
-    ]
-    return message | ({"tool_calls": calls} if calls else {})

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rollout_trace.data.model import ErrorInfo, ToolRun
+from rollout_trace.data.model import ErrorInfo, Step, ToolCall, ToolRun
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.view.threads import threads_of
 from rollout_trace.wire.chat_messages import as_text, convert, grouped
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step, ToolCall
-    from rollout_trace.data.trajectory import Trajectory
 
 
 @dataclass(slots=True, kw_only=True)

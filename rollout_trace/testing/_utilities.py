@@ -6,12 +6,14 @@ import base64
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from rollout_trace.clients.loopback.messages import RequestRecord, Response, json_bytes, json_response
 
-from ._api import BadRequest, chat_messages, check_messages, objects, texts_or_ids
+from ._anthropic import MessagesApi
+from ._api import Api, BadRequest, chat_messages, check_messages, objects, texts_or_ids
 from ._google import GoogleApi
 from .tokenizer import AnyTokenizer
 
@@ -42,31 +44,11 @@ def models(model: str) -> _Json:
     return {"object": "list", "data": [one | {"parent": None, "max_model_len": _MAX_LENGTH, "permission": []}]}
 
 
-def _version(model: str) -> _Json:
-    return {"version": "0.32.0"}
-
-
-def _health(model: str) -> _Json:
-    return {}
-
-
-def ollama_models(model: str) -> _Json:
-    """The list of the only model, in Ollama's shape."""
-    return {"models": [{"name": model, "model": model, "details": {"family": "scripted"}}]}
-
-
-def count_tokens(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
-    """Anthropic's count of the tokens of a prompt."""
-    check_messages("anthropic.messages", request)
-    messages = chat_messages("anthropic.messages", json_bytes(request))
-    return {"input_tokens": len(tokenizer.apply_chat_template(messages, request.get("tools")))}
-
-
-def google_count(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
-    """Google's count of the tokens of a prompt."""
-    check_messages(GoogleApi.protocol, request)
-    messages = chat_messages(GoogleApi.protocol, json_bytes(request))
-    return {"totalTokens": len(tokenizer.apply_chat_template(messages, GoogleApi().tools(request)))}
+def _count(api: Api, name: str, request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
+    """Anthropic's, or Google's, count of the tokens of a prompt."""
+    check_messages(api.protocol, request)
+    messages = chat_messages(api.protocol, json_bytes(request))
+    return {name: len(tokenizer.apply_chat_template(messages, api.tools(request)))}
 
 
 def tokenize(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
@@ -82,31 +64,23 @@ def tokenize(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) ->
 
 def detokenize(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
     """The text of ids, as vLLM's /detokenize gives it."""
-    return {"prompt": tokenizer.decode(_ids(request.get("tokens")))}
-
-
-def _ids(value: object) -> Sequence[int]:
-    if not isinstance(value, list) or not all(isinstance(one, int) for one in value):
-        raise BadRequest(f"`tokens` should be a list of token ids, not {value!r}", "tokens")
-    return value
+    ids = request.get("tokens")
+    if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+        raise BadRequest(f"`tokens` should be a list of token ids, not {ids!r}", "tokens")
+    return {"prompt": tokenizer.decode(ids)}
 
 
 def embeddings(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
     """A vector of length 1 for each input; the same ids give the same vector, in any process."""
     size = request.get("dimensions") or _DIMENSIONS
     prompts = texts_or_ids(request.get("input"), tokenizer.encode, "input")
-    as_bytes = request.get("encoding_format") == "base64"
-    data = [
-        {"object": "embedding", "index": at, "embedding": _encoded(_vector(ids, size), as_bytes=as_bytes)}
-        for at, ids in enumerate(prompts)
-    ]
+    vectors: list[Any] = [_vector(ids, size) for ids in prompts]
+    if request.get("encoding_format") == "base64":
+        vectors = [base64.b64encode(struct.pack(f"<{size}f", *one)).decode() for one in vectors]
+    data = [{"object": "embedding", "index": at, "embedding": one} for at, one in enumerate(vectors)]
     count = sum(map(len, prompts))
     usage = {"prompt_tokens": count, "total_tokens": count}
     return {"object": "list", "data": data, "model": request.get("model") or model, "usage": usage}
-
-
-def _encoded(vector: list[float], *, as_bytes: bool) -> str | list[float]:
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if as_bytes else vector
 
 
 def _vector(ids: Sequence[int], size: int) -> list[float]:
@@ -122,13 +96,13 @@ def _vector(ids: Sequence[int], size: int) -> list[float]:
 
 _GETS: dict[str, Callable[[str], _Json]] = {
     "/models": models,
-    "/version": _version,
-    "/health": _health,
-    "/api/tags": ollama_models,
+    "/version": lambda _: {"version": "0.32.0"},
+    "/health": lambda _: {},
+    "/api/tags": lambda model: {"models": [{"name": model, "model": model, "details": {"family": "scripted"}}]},
 }
 _POSTS: dict[str, Callable[[Mapping[str, Any], str, AnyTokenizer], _Json]] = {
-    "/messages/count_tokens": count_tokens,
-    ":countTokens": google_count,
+    "/messages/count_tokens": partial(_count, MessagesApi(), "input_tokens"),
+    ":countTokens": partial(_count, GoogleApi(), "totalTokens"),
     "/tokenize": tokenize,
     "/detokenize": detokenize,
     "/embeddings": embeddings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import orjson
@@ -35,11 +35,7 @@ class CassetteError(Exception):
 
 
 def load(path: Path, test: str) -> list[Trajectory]:
-    """The trajectories of a cassette that serve a test: its own, else those of no test in particular.
-
-    Raises:
-        CassetteError: there is none, or what is there cannot be replayed.
-    """
+    """The trajectories of a cassette that serve a test: its own, else those of no test. Raises CassetteError."""
     try:
         found = _all(path)
     except FileNotFoundError:
@@ -75,12 +71,8 @@ def with_exchanges(
 ) -> list[Trajectory]:
     """Copies of a test's trajectories that hold their exchanges: the agent keeps its own as they are.
 
-    Args:
-        trajectories: those that were open while the test ran, and have closed.
-        own: index of the test's own, which takes the exchanges of no other.
-        exchanges: in the order they began.
-        made: how many of them the test's function made, and not the end of its fixtures.
-        test: its name.
+    The ``own`` of the test takes the exchanges of no other; the first ``made`` are of its function, and not of the end
+    of its fixtures.
     """
     place = {step.call_id or "": index for index, one in enumerate(trajectories) for step in one.steps}
     shares: list[list[Exchange]] = [[] for _ in trajectories]
@@ -102,11 +94,7 @@ def with_exchanges(
 
 
 def save(path: Path, test: str, trajectories: Sequence[Trajectory]) -> None:
-    """Puts the trajectories of a test into a cassette, in the place of those that it had. Other lines stay as they are.
-
-    Raises:
-        CassetteError: it cannot be written, or what is there is no file of rollouts.
-    """
+    """Puts trajectories into a cassette, in the place of those of the test; other lines stay. Raises CassetteError."""
     try:
         check_path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,17 +107,11 @@ def save(path: Path, test: str, trajectories: Sequence[Trajectory]) -> None:
 def _replace(path: Path, test: str, own: list[bytes]) -> None:
     compress = compressor(path)
     kept = list(_lines_of_others(path, test))
-    with replacing(path) as file:
-        for line in _in_order(kept, own):
-            file.write(line if compress is None else compress(line))
-
-
-def _in_order(kept: list[bytes | None], own: list[bytes]) -> Iterator[bytes]:
-    """The lines with the test's own where its first one was, so that a cassette recorded anew differs little."""
+    # Its own are where its first one was, so that a cassette recorded anew differs little.
     at = kept.index(None) if None in kept else len(kept)
-    yield from (line for line in kept[:at] if line is not None)
-    yield from own
-    yield from (line for line in kept[at:] if line is not None)
+    with replacing(path) as file:
+        for line in filter(None, [*kept[:at], *own, *kept[at:]]):
+            file.write(line if compress is None else compress(line))
 
 
 def _lines_of_others(path: Path, test: str) -> Iterator[bytes | None]:
@@ -156,26 +138,21 @@ def _is_of(line: bytes, test: str, number: int) -> bool:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Holds the lock of a folder, for files in it that are replaced: pytest-xdist's workers record at once."""
-    try:
-        opened = os.open(folder, os.O_RDONLY)
-    except OSError:
-        # Windows opens no folders; `filelock` needs none.
-        opened = -1
-    lock = lock_for(folder / ".cassettes")
-    try:
+    lock, opened = lock_for(folder / ".cassettes"), -1
+    with ExitStack() as stack:
+        try:
+            # Windows opens no folders; `filelock` needs none.
+            opened = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, opened)
+        except OSError:
+            pass
         try:
             lock.acquire(opened, _LOCK_TIMEOUT)
+            stack.callback(lock.release, opened)
         except NoFileLocks:
             # One process at a time, then: nothing else can be done.
-            yield
-            return
-        try:
-            yield
-        finally:
-            lock.release(opened)
-    finally:
-        if opened >= 0:
-            os.close(opened)
+            pass
+        yield
 
 
 _read: dict[str, tuple[tuple[int, int, int], list[Trajectory]]] = {}

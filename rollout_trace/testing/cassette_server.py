@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rollout_trace.clients.loopback.messages import ConnectionCut, RequestRecord, Response, refusal
 from rollout_trace.clients.loopback.server import LoopbackServer
@@ -23,9 +23,6 @@ from .replay import response_of
 from .unseen import UnseenCalls, as_meant
 from .upstream import RecordedForwarding
 
-if TYPE_CHECKING:
-    import socket
-
 _LEFT_OPEN = 30.0
 """Seconds that a caller which once closed a stream early is waited for to do so again."""
 
@@ -36,9 +33,7 @@ _RETRY_AFTER = "retry-after-ms"
 class CassetteServer(LoopbackServer):
     """Base of both servers: identifies a request's test, and handles calls that no recorder of this process sees.
 
-    Args:
-        unseen: records the calls of child processes; None: they are not recorded.
-        environ: the environment before the test changed it, which holds the addresses that child processes would call.
+    ``unseen`` records those of child processes; ``environ``, from before the test, has the addresses they would call.
     """
 
     def __init__(self, unseen: UnseenCalls | None = None, environ: Mapping[str, str] = os.environ) -> None:
@@ -61,21 +56,12 @@ class CassetteServer(LoopbackServer):
         return self._unseen.watched(request, record, lambda request: self.respond_to(request, record, url))
 
     def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
-        """The answer to a request that was meant for ``url``; defined by subclasses.
-
-        Raises:
-            ConnectionCut: there is none.
-        """
+        """The answer to a request that was meant for ``url``; defined by subclasses. Raises ConnectionCut."""
         raise NotImplementedError
 
 
 class ReplayingServer(CassetteServer):
-    """Answers with recorded exchanges.
-
-    Args:
-        matcher: the recorded exchanges.
-        timing: whether the pieces of an answer come with the pauses that they were recorded with.
-    """
+    """Answers with recorded exchanges; with ``timing``, in their recorded pace."""
 
     def __init__(
         self,
@@ -186,9 +172,9 @@ def asked_beside(exchange: Exchange, request: Request) -> AddedChunks | None:
     return AddedChunks(names) if names else None
 
 
-def wait_for_close(connection: socket.socket | None, closing: threading.Event, seconds: float = _LEFT_OPEN) -> None:
+def wait_for_close(connection: socket.socket | None, closing: threading.Event) -> None:
     """Waits until the client has closed its end of a connection, the server closes, or the time is over."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + _LEFT_OPEN
     while connection is not None and not closing.is_set() and time.monotonic() < end:
         # In slices: nothing wakes it when the server closes.
         if is_closed(connection, 0.05):

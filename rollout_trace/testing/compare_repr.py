@@ -20,16 +20,9 @@ _OF_ONE_RUN = frozenset(
 
 
 def compare_repr(op: str, left: object, right: object) -> list[str] | None:
-    """Explains a comparison with ``==`` that failed, for ``pytest_assertrepr_compare``.
+    """Explains a comparison with ``==`` that failed, for ``pytest_assertrepr_compare``: lines, the first a summary.
 
-    Args:
-        op: the operator, as pytest gives it.
-        left: what stands before it.
-        right: what stands behind it.
-
-    Returns:
-        The lines, the first a summary; None where neither value is a trajectory, a step, a tool run or the like, nor a
-        list of these, or the operator is another one.
+    None where neither value is of this library, nor a list of such, or the operator is another one.
     """
     if op != "==" or not (_is_ours(left) or _is_ours(right)):
         return None

@@ -5,21 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
-from rollout_trace.data.trajectory import with_values
+from rollout_trace.data.trajectory import Trajectory, with_values
 from rollout_trace.guard import SPACES, escaped
 from rollout_trace.record.call_steps import link_tool_runs
+from rollout_trace.view.model import Message, Part, StepView, Summary, ToolRunView
 from rollout_trace.view.numbers import of, size
 from rollout_trace.view.plain_text import short
 from rollout_trace.view.trajectory_view import TrajectoryView
 
 from ._differences import Paint, painted
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.model import Message, Part, StepView, Summary, ToolRunView
 
 _GUTTER = 14
 """Columns before what is said: the number of the step, and the role."""
@@ -39,12 +35,6 @@ def conversation_text(
 
     Texts are cut, and control characters in them escaped. Where it is longer than ``most_lines``, lines in the middle
     are left out: how it began and how it ended are shown.
-
-    Args:
-        trajectories: in the order in which they are shown; they may be open.
-        width: in columns.
-        paint: adds colours; None: plain text.
-        most_lines: of each trajectory's share at least four.
     """
     share = max(4, most_lines // max(1, len(trajectories)))
     lines: list[str] = []
@@ -101,7 +91,8 @@ class _Picture:
     def lines(self) -> list[str]:
         """All lines of the trajectory."""
         summary = self._view.summary
-        return [self._head(summary), *self._body(), *self._end(summary)]
+        error = [] if summary.error is None else self._text("", "error", summary.error, "red")
+        return [self._head(summary), *self._body(), *error]
 
     def _head(self, summary: Summary) -> str:
         parts = [of(summary.steps, "step"), one_line(summary.status)]
@@ -119,10 +110,6 @@ class _Picture:
             yield from self._answer(step)
         if not self._view.trajectory.steps:
             yield self._line("", "", "no call to a model was recorded", "dim")
-
-    def _end(self, summary: Summary) -> Iterator[str]:
-        if summary.error is not None:
-            yield from self._text("", "error", summary.error, "red")
 
     def _place(self, step: StepView) -> Iterator[str]:
         line, drift = step.line, step.drift

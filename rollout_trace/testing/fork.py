@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
+from rollout_trace.data.model import ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief, position
 from rollout_trace.errors import ForkDifference
@@ -24,11 +26,6 @@ from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 from ._differences import Change, lines_of, named
 from ._fork_branch import Branch, by_parent
 from .recorded_answers import REFUSED, AnswerServer, asked_now
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from rollout_trace.data.model import ToolRun
 
 OnDifference: TypeAlias = Literal["raise", "live"]
 Tools: TypeAlias = Literal["run", "recorded"]
@@ -196,7 +193,9 @@ class Fork:
         assert self._server is not None
         path = "/" + url.partition("://")[2].partition("/")[2]
         here = context.current()
-        if here is None or (protocol := _protocol(method, path, body)) is None:
+        # By the path alone where the body is a stream.
+        protocol = protocol_of_path(method, path) if body is None else protocol_of_request(method, path, body)
+        if here is None or protocol is None:
             return None
         call = recorder.current.get()
         with self._lock:
@@ -285,11 +284,6 @@ class Fork:
             return REFUSED
         guard.warn(f"{place}; this call and those after it go to the model.")
         return None
-
-
-def _protocol(method: str, path: str, body: bytes | None) -> str | None:
-    """The protocol of a request that generates; by its path alone where its body is a stream."""
-    return protocol_of_path(method, path) if body is None else protocol_of_request(method, path, body)
 
 
 _open: list[Fork] = []

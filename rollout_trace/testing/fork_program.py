@@ -12,9 +12,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace import guard
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.errors import ForkDifference
 from rollout_trace.file.addresses import is_address
 from rollout_trace.file.find import of_episode, of_id, stripped
@@ -25,26 +26,15 @@ from rollout_trace.record import process_end, program
 from ._fork_branch import Branch, by_parent
 from .fork import Fork, OnDifference, Tools
 
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-
 VARIABLE = "ROLLOUT_TRACE_FORK"
 
 
 def fork_of(
     files: Sequence[str], id: str, line: str, step: int, on_difference: OnDifference, tools: Tools
 ) -> ProgramFork:
-    """Makes the fork of a trajectory of files, with its sub-agents.
+    """Makes the fork of a trajectory of files, with its sub-agents. ``line``: ``mark_of`` its line, where ids repeat.
 
-    Args:
-        files: where it is, and they are.
-        id: its own.
-        line: which one of this id, ``mark_of`` its line.
-        step: as for ``rt.fork``; so are the others.
-
-    Raises:
-        LookupError: there is no such trajectory.
-        ValueError: there is no such step, or a call before it has no answer to give again.
+    Raises LookupError where there is no such trajectory, and ValueError as ``rt.fork``.
     """
     found = next((one for one in of_id(files, id) if mark_of(one.line) == line), None)
     if found is None:
@@ -66,11 +56,7 @@ def variable(files: Sequence[str], *others: Any) -> str:
 
 
 def start(*, is_first: bool) -> None:
-    """Answers this process's calls. Called when its recorder starts.
-
-    Args:
-        is_first: whether it is the first Python process of the program. Those that it starts are left alone.
-    """
+    """Answers this process's calls, where it ``is_first`` of the program. Called when its recorder starts."""
     if not is_first:
         # Not said here: the program may read what its processes print.
         exits.is_unanswered = True

@@ -53,13 +53,7 @@ class LiveCalls:
 
 
 class LateCalls(LoopbackServer):
-    """Answers with status 404, which no SDK sends again.
-
-    Args:
-        test: the name of the test that has ended.
-        threads: those that it began, and that have not ended.
-        addresses: of model servers that it called.
-    """
+    """Answers the calls of threads that a test left with status 404, which no SDK sends again."""
 
     def __init__(self, test: str, threads: Iterable[threading.Thread], addresses: Iterable[str]) -> None:
         super().__init__()

@@ -24,15 +24,11 @@ __all__ = ["MatchOptions", "Matcher", "Paint", "Request", "Unmatched", "changes_
 
 
 class Matcher:
-    """Gives each request its recorded exchange. Safe for threads.
+    """Gives each request its recorded exchange, of those of each recorded trajectory. Safe for threads.
 
     An equal request goes before one whose normal form is equal; among equal ones the first recorded is used first. An
     exchange that generates is used once. One that generates nothing answers any number of times: where several answers
     were recorded for it, in their order, and then the last.
-
-    Args:
-        conversations: the exchanges of each recorded trajectory, in their order.
-        options: what may differ.
     """
 
     def __init__(self, conversations: Sequence[Sequence[Exchange]], options: MatchOptions = EXACT) -> None:
@@ -52,9 +48,7 @@ class Matcher:
     def take(self, request: Request) -> Exchange | Unmatched:
         """The recorded exchange that answers a request, which is used with that; ``Unmatched`` where there is none.
 
-        Raises:
-            ValueError: no recorded request has the same bytes, and ``normalize`` failed, or returned what is no JSON
-                value.
+        Raises ValueError where no recorded request has the same bytes and ``normalize`` failed.
         """
         with self._lock:
             order = self._order = self._order or self._read()
@@ -67,7 +61,10 @@ class Matcher:
                 raise failure
             number = self._number(request, is_retry=False)
             waiting = next((one for one in calls if not one.is_used), None)
-            expected = None if waiting is None else self._awaited(waiting, order)
+            expected = None
+            if waiting is not None:
+                own = [one for one in self._trajectories[waiting.trajectory] if one.generates]
+                expected = own[order.awaited(waiting.trajectory)]
         # Without the lock: it takes long, and other requests have their answers.
         return self._unmatched(request, number, len(calls), waiting, expected)
 
@@ -145,22 +142,12 @@ class Matcher:
             self._numbers[request.call] = self._calls_made
         return self._calls_made
 
-    def _awaited(self, call: RecordedCall, order: RecordedOrder) -> RecordedCall:
-        """The call that should come before another one of its trajectory."""
-        own = [one for one in self._trajectories[call.trajectory] if one.generates]
-        return own[order.awaited(call.trajectory)]
-
     def _unmatched(
         self, request: Request, number: int, times: int, waiting: RecordedCall | None, before: RecordedCall | None
     ) -> Unmatched:
-        """Explains a request without an answer.
+        """Explains why call ``number`` has no answer, though ``times`` equal requests were recorded.
 
-        Args:
-            request: it.
-            number: of its call, from 1.
-            times: how many equal ones were recorded.
-            waiting: one of these that was not asked for; None: there is none.
-            before: the call that should come before ``waiting``.
+        One of these was not asked for (``waiting``); another call should come before it (``before``).
         """
         several = len(self._trajectories) > 1
         calls = [call for own in self._trajectories for call in own]

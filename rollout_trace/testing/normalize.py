@@ -10,6 +10,7 @@ is.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -114,7 +115,7 @@ def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
 def without(body: Any, paths: Iterable[str]) -> Any:
     """Takes the fields at the paths out of a parsed body, which is changed; returns it."""
     for path in paths:
-        _visit(body, path.split("."), _delete)
+        _visit(body, path.split("."), operator.delitem)
     return body
 
 
@@ -126,10 +127,6 @@ def _changed(body: Any, path: str, change: Callable[[Any], Any]) -> Any:
 
     _visit(body, path.split("."), replace)
     return body
-
-
-def _delete(container: Any, key: Any) -> None:
-    del container[key]
 
 
 def _visit(value: Any, parts: list[str], act: Callable[[Any, Any], None]) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients.loopback.addresses import base_addresses
+from rollout_trace.clients.loopback.server import LoopbackServer
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory, to_task
 from rollout_trace.process import children
@@ -21,10 +24,10 @@ from rollout_trace.process.instrument import instrument
 from rollout_trace.process.redirect import redirect
 from rollout_trace.record import lifecycle, program
 from rollout_trace.view.numbers import of
+from rollout_trace.wire.profiles import EngineName
 
 from . import cassette, live_calls
 from ._explain import record_command
-from ._programs import folder_of
 from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
 from .live_calls import LiveCalls
 from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unused_text
@@ -32,10 +35,6 @@ from .rollout import RecordedRollout
 from .routing import ModelTraffic, child_environment
 from .scripted import ScriptedServer
 from .unseen import ScriptedTestServer, UnseenCalls
-
-if TYPE_CHECKING:
-    from rollout_trace.clients.loopback.server import LoopbackServer
-    from rollout_trace.wire.profiles import EngineName
 
 _NOT_REDIRECTED = (
     "It was sent through a library whose calls cannot be replayed (httpx, httpx2, aiohttp and requests can). A child "
@@ -70,13 +69,9 @@ def name_in_cassette(nodeid: str) -> str:
 
 
 class ObservedTest:
-    """A test while it runs: its trajectory takes the calls that are in no other.
+    """A test, as a command names it, while it runs: its trajectory takes the calls that are in no other.
 
-    Args:
-        nodeid: the test as a command names it: ``folder/file.py::test``.
-        mode: whether its cassette is replayed or recorded; ``off``: it has none.
-        options: of its cassette.
-        engine: what servers are asked for ids as, like that of ``rt.instrument``.
+    ``mode`` says whether its cassette is replayed or recorded, ``engine`` what servers are asked for ids as.
     """
 
     def __init__(
@@ -122,11 +117,7 @@ class ObservedTest:
         return list(self._trajectories)
 
     def begin(self) -> None:
-        """Opens the trajectory; from now on calls are recorded, and go to the cassette.
-
-        Raises:
-            CassetteError: the cassette cannot be replayed.
-        """
+        """Opens the trajectory; from now on calls are recorded, and go to the cassette. Raises CassetteError."""
         try:
             self._begin()
         except BaseException:
@@ -149,7 +140,7 @@ class ObservedTest:
         if self._server is not None:
             self._stand_in(self._server, is_live=self.mode == "record")
         if self._options.cli is not None:
-            folder = folder_of(self.name)
+            folder = _folder_of(self.name)
             self._ending.callback(shutil.rmtree, folder, ignore_errors=True)
             self._folder = folder / "work"
             self._ending.callback(children.for_children.clear)
@@ -177,12 +168,9 @@ class ObservedTest:
         return server
 
     def _stand_in(self, server: LoopbackServer, *, is_live: bool) -> None:
-        """Lets a loopback server answer for all model servers, even in child processes, until the test ends.
+        """Starts a loopback server that answers for all model servers, even in child processes, until the test ends.
 
-        Args:
-            server: it is started here, and closed at the end.
-            is_live: whether it asks the real ones. Where it does not, nothing else may either; and SDKs that insist on
-                an API key are given one that is not real, where the environment has none.
+        Where it does not ask the real ones (``is_live``), nothing else may; and SDKs that insist on a key get one.
         """
         self._ending.callback(server.close)
         server.start()
@@ -243,7 +231,10 @@ class ObservedTest:
         hosts = [] if self._live_calls is None else self._live_calls.refused
         hosts = list(dict.fromkeys(self._new("hosts", hosts)))
         return [
-            *(_text(one, self._nodeid, width, paint) for one in self._new("calls", calls)),
+            *(
+                one.text(width=width, paint=paint, test=self._nodeid) if isinstance(one, Unmatched) else str(one)
+                for one in self._new("calls", calls)
+            ),
             *(f"scripted_llm could not answer: {guard.describe(one)}" for one in self._new("errors", errors)),
             *(f"a live call to {host} was refused. {_NOT_REDIRECTED}" for host in hosts),
         ]
@@ -266,13 +257,7 @@ class ObservedTest:
         return self._server.unreachable if isinstance(self._server, RecordingServer) else []
 
     def end(self, error: BaseException | None = None, *, wait: float | None = None) -> None:
-        """Closes everything that ``begin`` opened.
-
-        Args:
-            error: the exception that ended the test.
-            wait: seconds for which requests that are still being answered are waited for (None: as usual); then they
-                are cut off.
-        """
+        """Closes what ``begin`` opened. After ``wait`` seconds (None: as usual) open requests are cut off."""
         self._settle(_LONGEST_WAIT if wait is None else wait)
         if self._traffic is not None and self._threads is not None and self.mode != "record":
             live_calls.refuse(self.name, self._threads, self._traffic.origins)
@@ -284,11 +269,7 @@ class ObservedTest:
             lifecycle.finish(self.trajectory, None, error)
 
     def save(self, *, width: int = 100, paint: Paint | None = None) -> str:
-        """Writes the cassette, after the end; returns what differs from what it held before, for people.
-
-        Raises:
-            CassetteError: it cannot be written.
-        """
+        """Writes the cassette, after the end; returns what differs from before, for people. Raises CassetteError."""
         if not isinstance(self._server, RecordingServer):
             return ""
         exchanges = self._server.exchanges
@@ -305,8 +286,19 @@ class ObservedTest:
         return f"recorded again, {count}, changed:\n{changed}" if changed else f"recorded again, {count}, as before"
 
 
-def _text(call: Unmatched | ValueError, nodeid: str, width: int, paint: Paint | None) -> str:
-    return call.text(width=width, paint=paint, test=nodeid) if isinstance(call, Unmatched) else str(call)
+def _folder_of(name: str) -> Path:
+    """An empty folder for the programs of a test, at the same place in every run, with their home and their work.
+
+    The answers in a cassette name files by their whole path, and tools are run with that again.
+    """
+    # Not what TMPDIR says, which differs from machine to machine.
+    above = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())
+    folder = above / f"rollout-trace-{blake2b(name.encode(), digest_size=5).hexdigest()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    for inside in ("home", "work"):
+        (folder / inside).mkdir()
+    return folder
 
 
 def _restore(before: dict[str, str | None]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import traceback
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -16,12 +17,10 @@ from ._explain import record_command
 from ._mark import as_typed, fail, from_here, rollout_path, test_for
 from .cassette import CassetteError
 from .conversation_text import conversation_text
+from .matching import Paint
 from .observed import ObservedTest
 from .rollout import has_conversation
-
-if TYPE_CHECKING:
-    from .matching import Paint
-    from .scripted import ScriptedServer
+from .scripted import ScriptedServer
 
 _OBSERVED = pytest.StashKey[ObservedTest]()
 _ERROR = pytest.StashKey["BaseException | None"]()
@@ -150,9 +149,8 @@ def _reported(item: pytest.Item, when: str, text: str, error: BaseException | No
 
 def _defect(doing: str, error: Exception) -> str:
     """Returns the report for an exception that only this package can have caused."""
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        place, trace = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}", trace.tb_next
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     what = f"{type(error).__name__}: {str(error)[:500]}"
     return f"a defect of rollout_trace, please report it: while {doing}, {place} raised {what}"
 
@@ -170,14 +168,12 @@ def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None)
 
 def _made_at(item: pytest.Item, error: BaseException) -> str:
     """Returns where in the user's code the agent's uncaught exception was raised."""
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        code, line = trace.tb_frame.f_code, trace.tb_lineno
-        path = Path(code.co_filename)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
         if path.is_relative_to(item.config.rootpath) and "site-packages" not in path.parts:
-            place = f"{path.relative_to(item.config.rootpath)}:{line}: in {code.co_name}"
-        trace = trace.tb_next
-    return f"The test ended with {type(error).__name__}, from {place}" if place else ""
+            place = f"{path.relative_to(item.config.rootpath)}:{frame.lineno}: in {frame.name}"
+            return f"The test ended with {type(error).__name__}, from {place}"
+    return ""
 
 
 def _conclude(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> list[str]:

@@ -6,29 +6,24 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace._python import cached_property
 from rollout_trace.clients.loopback.messages import SECRET_HEADER, RequestRecord, Response, refusal
 from rollout_trace.data.exchange import Exchange
+from rollout_trace.data.model import Step
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.wire import PROTOCOLS, decode
 from rollout_trace.wire.chat_messages import joined_texts
 from rollout_trace.wire.protocols import model_in_path, record_of
 
-from ._api import Ask, Turn
+from ._api import Api, Ask, Turn
 from ._normal_form import compared_body, without_capture_fields
 from ._sampling import Completion, Sampler
 from .replay import response_of
-from .script import Fault, Reply, ToolCall
+from .script import Answer, Fault, Reply, ToolCall
 from .scripted import ScriptedServer
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-    from rollout_trace.data.trajectory import Trajectory
-
-    from ._api import Api
-    from .script import Answer
 
 ANSWER_HEADER = "x-rollout-trace-answer"
 """Header of a request that is answered from the recording: the number of the recorded call, or ``refused``."""
@@ -52,14 +47,9 @@ class RecordedAnswer:
 
 
 def answers_of(trajectory: Trajectory, count: int | None) -> list[RecordedAnswer]:
-    """The calls of a trajectory in the order in which they began; the first ones can be answered.
+    """The calls of a trajectory in the order in which they began; the first ``count`` (None: all) can be answered.
 
-    Args:
-        trajectory: the recorded one.
-        count: number of those; None: all.
-
-    Raises:
-        ValueError: it has fewer calls, or one of those has no answer that can be given again.
+    Raises ValueError where there are fewer, or one of those has no answer that can be given again.
     """
     calls: dict[str, list[Step]] = {}
     for step in trajectory.steps:
@@ -91,12 +81,9 @@ def _problem(step: Step, exchange: Exchange | None) -> str | None:
         return None
     if completion is None:
         return None if step.error is not None else f"has no answer ({step.status}): fork before it"
-    lost = "a refusal" if completion.refusal else "reasoning with a signature" if _is_signed(step) else None
+    is_signed = step.protocol == "anthropic.messages" and bool(completion.reasoning)
+    lost = "a refusal" if completion.refusal else "reasoning with a signature" if is_signed else None
     return None if lost is None else f"has {lost}, which its bytes alone hold: record with keep_bytes=True"
-
-
-def _is_signed(step: Step) -> bool:
-    return step.protocol == "anthropic.messages" and step.completion is not None and bool(step.completion.reasoning)
 
 
 def _kept_bytes(step: Step) -> Exchange | None:
@@ -132,11 +119,7 @@ def asked_now(protocol: str, path: str, body: bytes) -> dict[str, Any]:
 
 
 class AnswerServer(ScriptedServer):
-    """Gives recorded answers again. Which one, the header ``x-rollout-trace-answer`` of a request says.
-
-    Args:
-        answers: by their numbers.
-    """
+    """Gives recorded answers again. Which one, the header ``x-rollout-trace-answer`` of a request says."""
 
     keeps_requests = False
 

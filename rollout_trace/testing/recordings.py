@@ -48,7 +48,7 @@ def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]
     path = Path(path)
     if path.is_dir():
         metas = sorted(path.glob("*.meta.json"))
-        return [_read_files(path, meta) for meta in metas if complete or _is_complete(path, meta)]
+        return [found for meta in metas if (found := _read_files(path, meta, complete=complete)) is not None]
     if path.name.endswith(".zst") or _holds_rollouts(path):
         return _of_cassette(path)
     return [_unpack(line, place) for place, line in _read_lines(path) if "report" not in line]
@@ -111,18 +111,12 @@ def _of_cassette(path: Path) -> list[Exchange]:
             "(rollout_trace.read() reads them). Record a file that has them with pytest --replay=record; see "
             "docs/test-agents.md."
         )
-    taken: set[str] = set()
-    return [
-        exchange if (name := _free(exchange.name, taken)) == exchange.name else replace(exchange, name=name)
-        for exchange in found
-    ]
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """The name, numbered where it is taken."""
-    free = next(one for one in chain([name], (f"{name} ({number})" for number in count(2))) if one not in taken)
-    taken.add(free)
-    return free
+    named: dict[str, Exchange] = {}
+    for one in found:
+        free = chain([one.name], (f"{one.name} ({number})" for number in count(2)))
+        name = next(name for name in free if name not in named)
+        named[name] = one if name == one.name else replace(one, name=name)
+    return list(named.values())
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -152,15 +146,12 @@ def _schema_of(line: Any) -> str | None:
     return schema if isinstance(schema, str) and schema.startswith("rollout-trace/") else None
 
 
-def _is_complete(folder: Path, meta_file: Path) -> bool:
-    name = meta_file.name.removesuffix(".meta.json")
-    return any(folder.glob(f"{name}.response.*")) and (folder / f"{name}.request.json").exists()
-
-
-def _read_files(folder: Path, meta_file: Path) -> Exchange:
+def _read_files(folder: Path, meta_file: Path, *, complete: bool) -> Exchange | None:
     name = meta_file.name.removesuffix(".meta.json")
     meta = json.loads(meta_file.read_bytes())
     response_files = sorted(folder.glob(f"{name}.response.*"))
+    if not complete and not (response_files and (folder / f"{name}.request.json").exists()):
+        return None
     if len(response_files) != 1:
         raise ValueError(f"{folder}: {name} should have one response file, found {len(response_files)}")
     response = response_files[0].read_bytes()

@@ -94,11 +94,8 @@ def response_of(
 ) -> Response:
     """The recorded response, which ends as it ended then.
 
-    Args:
-        exchange: what was recorded.
-        wait: called with the seconds before the answer and between its pieces; None: without these pauses.
-        leave: waits for the client to go, where it had gone in the middle; None: the server cuts the answer there.
-        added: takes out what is not sent. None: all is.
+    ``wait`` is called with the seconds of each pause; ``leave`` waits for the client to go, where it had gone in the
+    middle (None: the server cuts the answer there); ``added`` takes out what is not sent.
     """
     parts: list[Part] = []
     before = 0.0

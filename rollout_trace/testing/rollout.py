@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from rollout_trace.data.costs import total_cost, total_tokens
-from rollout_trace.data.model import Usage
+from rollout_trace.data.model import Cost, Step, ToolCall, ToolRun, Usage
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.guard import describe, printable
+from rollout_trace.train.checks import Finding
+from rollout_trace.train.drift import Drift
+from rollout_trace.train.selection import SequenceOptions
+from rollout_trace.train.sequence import Sequence as Row
 from rollout_trace.view.numbers import of
 from rollout_trace.wire.chat_messages import answer, as_text, to_chat
 
@@ -26,16 +32,7 @@ from ._tool_runs import InferredToolRun, runs_of
 from .conversation_text import conversation_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from typing_extensions import Unpack
-
-    from rollout_trace.data.model import Cost, Step, ToolCall, ToolRun
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.train.checks import Finding
-    from rollout_trace.train.drift import Drift
-    from rollout_trace.train.selection import SequenceOptions
-    from rollout_trace.train.sequence import Sequence as Row
 
 Tool: TypeAlias = "str | re.Pattern[str]"
 """The name of a tool, or a pattern that its whole name matches."""

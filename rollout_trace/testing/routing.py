@@ -26,10 +26,6 @@ def child_environment(url: str, environ: Mapping[str, str] | None = None) -> dic
     """The variables that send the model calls of child processes, in any language, to the loopback server of a test.
 
     They are those of ``base_variables``, and keys where there is none: without one an SDK makes no client.
-
-    Args:
-        url: of the loopback server, ``http://127.0.0.1:PORT``.
-        environ: the variables that there are; None: those of this process.
     """
     environ = os.environ if environ is None else environ
     keys = {name: _NO_KEY for name, others in _KEYS.items() if not any(environ.get(one) for one in others)}
@@ -88,17 +84,10 @@ class _Place(NamedTuple):
 
 
 class ModelTraffic:
-    """Decides which requests are for model servers. One object for each test.
+    """Decides which requests are for model servers, for which one loopback server stands. One object for each test.
 
     Generation calls are, and the usual requests beside them (embeddings, lists of models, counts of tokens), whatever
     their address; and all that is sent to a known provider's API, or to an address to which such a request went before.
-
-    Args:
-        server: address of the loopback server that stands for all of them, ``http://127.0.0.1:PORT``.
-        addresses: of known model servers, from the start.
-
-    Raises:
-        ValueError: the address of the server is none.
     """
 
     def __init__(self, server: str, addresses: Iterable[str] = ()) -> None:

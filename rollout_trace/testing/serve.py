@@ -12,8 +12,9 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import cycle
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -38,7 +39,8 @@ class BadSource(Exception):
 def script_of(source: str) -> AnyScript | list[Any]:
     """The script of `FILE.py`, `FILE.py:NAME`, a JSON file or a file of rollouts; of a file or folder of exchanges,
     these. Raises BadSource."""
-    file, name = _split(source)
+    head, mark, name = source.rpartition(":")
+    file, name = (head, name) if mark and head.endswith(".py") else (source, "script")
     path = Path(file)
     if not path.exists():
         raise BadSource(f"there is no file {file}: give a script (.py), answers (.json) or rollouts (.jsonl)")
@@ -56,11 +58,6 @@ def script_of(source: str) -> AnyScript | list[Any]:
 def echo(request: Any, *, messages: Sequence[Mapping[str, Any]]) -> str:
     """The script where no other is given: it repeats the last message."""
     return f"You said: {text_of(messages[-1])}" if messages else "You said nothing."
-
-
-def _split(source: str) -> tuple[str, str]:
-    head, mark, name = source.rpartition(":")
-    return (head, name) if mark and head.endswith(".py") else (source, "script")
 
 
 def _from_module(path: Path, name: str) -> AnyScript:
@@ -85,15 +82,12 @@ def _from_json(path: Path) -> AnyScript:
         found = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise BadSource(f"{path} is not JSON: {error}") from error
-    if isinstance(found, (dict, list)) and not found:
-        raise BadSource(
-            f"{path} holds no answers: give a list of them, or an object of such lists by text of the task."
-        )
-    if isinstance(found, dict):
-        return by_conversation({text: _answers(path, text, value) for text, value in found.items()})
+    if not isinstance(found, (dict, list)) or not found:
+        what = repr(found) if found else "no answers"
+        raise BadSource(f"{path} holds {what}: give a list of answers, or an object of such lists by text of the task.")
     if isinstance(found, list):
         return _answers(path, "the list", found)
-    raise BadSource(f"{path} holds {found!r}: give a list of answers, or an object of such lists by text of the task.")
+    return by_conversation({text: _answers(path, text, value) for text, value in found.items()})
 
 
 def _answers(path: Path, place: str, value: object) -> list[Answer]:
@@ -162,40 +156,26 @@ def _exchanges(path: Path) -> list[Any]:
 def _from_rollouts(path: Path) -> AnyScript:
     """The answers of recorded rollouts. Of several of one task, each run gets the next, and then the first again."""
     from rollout_trace.file.reader import read
+    from rollout_trace.wire.chat_messages import to_chat
 
     tasks: dict[str, list[list[Answer]]] = {}
     for trajectory in read(path):
         steps = [step for step in trajectory.steps if step.choice == 0 and step.completion is not None]
         if steps:
-            tasks.setdefault(_task_of(steps[0]), []).append([_reply(step.completion) for step in steps])
+            tasks.setdefault(_first_user(to_chat(steps[0])), []).append([_reply(step.completion) for step in steps])
     if not tasks:
         raise BadSource(f"{path} holds no answers of a model: give a file with rollouts that have steps.")
-    turns = {task: _turns(rollouts) for task, rollouts in tasks.items()}
+    guard, turns = threading.Lock(), {task: cycle(rollouts) for task, rollouts in tasks.items()}
 
     def answers(request: Any, *, messages: Sequence[Mapping[str, Any]]) -> list[Answer]:
         task = _first_user(messages)
         if task not in turns:
             known = ", ".join(repr(one) for one in list(tasks)[:3]) + (", ..." if len(tasks) > 3 else "")
             raise LookupError(f"{path} has no rollout of the task {task!r}, only {known}")
-        return turns[task]()
+        with guard:
+            return next(turns[task])
 
     return by_conversation(answers)
-
-
-def _turns(rollouts: list[list[Answer]]) -> Callable[[], list[Answer]]:
-    guard, count = threading.Lock(), iter(range(sys.maxsize))
-
-    def take() -> list[Answer]:
-        with guard:
-            return rollouts[next(count) % len(rollouts)]
-
-    return take
-
-
-def _task_of(step: Any) -> str:
-    from rollout_trace.wire.chat_messages import to_chat
-
-    return _first_user(to_chat(step))
 
 
 def _first_user(messages: Sequence[Mapping[str, Any]]) -> str:

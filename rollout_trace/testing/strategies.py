@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollout_trace.data.extras import PolicySpan, SamplingMask, TopTokenRows, TopTokens
+from rollout_trace.data.extras import PolicySpan, SamplingMask, TopTokens
 from rollout_trace.data.model import (
     Attempt,
     Completion,
@@ -37,7 +37,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from rollout_trace.data.rows import RowStore
 
 _START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _TOOLS = ("search", "fetch", "python")
@@ -283,10 +282,10 @@ class _Agent:
         )
 
     def _finish(self, completion: Completion) -> str:
+        stop, calls, limit = self._dialect.reasons
         if completion.tool_calls:
-            return self._dialect.calls
-        cut = self._options.with_errors and self._draw(_SELDOM)
-        return self._dialect.limit if cut else self._dialect.stop
+            return calls
+        return limit if self._options.with_errors and self._draw(_SELDOM) else stop
 
     def _arrays(self, prompt: list[int], sampled: list[int], status: str) -> dict[str, Any]:
         """Ids, logprobs and extras of a step, where it has them."""
@@ -303,7 +302,7 @@ class _Agent:
             "logprobs": logprobs if given else None,
             "token_source": "engine",
         }
-        return {**found, **self._draw(extras(len(prompt), len(sampled), None))} if self._options.with_extras else found
+        return {**found, **self._draw(extras(len(prompt), len(sampled)))} if self._options.with_extras else found
 
     def _follow_up(self, step: Step, completion: Completion) -> Messages:
         """Returns what the agent adds to an answer before it asks again: tool results, or the next question."""
@@ -343,26 +342,18 @@ def _filled(draw: st.DrawFn, dtype: Any, *shape: int) -> Any:
 
 
 @st.composite
-def extras(draw: st.DrawFn, prompt: int, completion: int, rows: RowStore | None) -> dict[str, Any]:
-    """Any of the fields that are aligned to the ids. ``rows``: a store for those that are shared along prefixes."""
+def extras(draw: st.DrawFn, prompt: int, completion: int) -> dict[str, Any]:
+    """Any of the fields that are aligned to the ids."""
     k, found = draw(st.integers(0, 3)), {}
     wanted = draw(st.sets(st.sampled_from(["experts", "scores", "top", "chosen", "mask", "spans"])))
     if "experts" in wanted:
         dtype, layers = draw(st.sampled_from([np.uint8, np.uint16, np.int32])), draw(st.sampled_from([2, 2, 0]))
         positions = draw(st.integers(0, max(0, prompt + completion - 1)))
-        experts = _filled(draw, dtype, positions, layers, 2)
-        start = max(0, prompt + completion - 1 - positions)
-        found["routed_experts"] = experts if rows is None else rows.add("routed_experts", experts, start)
+        found["routed_experts"] = _filled(draw, dtype, positions, layers, 2)
     if "scores" in wanted:
-        scores = _filled(draw, np.float32, prompt)
-        found["prompt_logprobs"] = scores if rows is None else rows.add("prompt_logprobs", scores)
+        found["prompt_logprobs"] = _filled(draw, np.float32, prompt)
     if "top" in wanted:
-        ids, logprobs = _filled(draw, np.int32, prompt, k), _filled(draw, np.float32, prompt, k)
-        if rows is None:
-            found["prompt_top_tokens"] = TopTokens(ids, logprobs)
-        else:
-            spans = rows.add("prompt_top_ids", ids), rows.add("prompt_top_logprobs", logprobs)
-            found["prompt_top_tokens"] = TopTokenRows(*spans)
+        found["prompt_top_tokens"] = TopTokens(_filled(draw, np.int32, prompt, k), _filled(draw, np.float32, prompt, k))
     if "chosen" in wanted:
         found["top_tokens"] = TopTokens(
             _filled(draw, np.int32, completion, k), _filled(draw, np.float32, completion, k)

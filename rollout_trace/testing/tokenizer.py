@@ -208,9 +208,5 @@ def _content_text(content: object) -> str:
         return content
     if not isinstance(content, list):
         return json.dumps(content, ensure_ascii=False)
-    return "".join(map(_part_text, content))
-
-
-def _part_text(part: object) -> str:
-    text = part.get("text") if isinstance(part, dict) else None
-    return text if isinstance(text, str) else json.dumps(part, ensure_ascii=False)
+    texts = ((part, part.get("text") if isinstance(part, dict) else None) for part in content)
+    return "".join(text if isinstance(text, str) else json.dumps(part, ensure_ascii=False) for part, text in texts)

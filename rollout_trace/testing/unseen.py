@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
 from rollout_trace.clients.loopback.addresses import upstream_of
 from rollout_trace.clients.loopback.exchange import LoopbackExchange, ProgramRequest
 from rollout_trace.clients.loopback.messages import CALL_HEADER, ORIGIN_HEADER, RequestRecord, Response
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record.settings import Settings
 from rollout_trace.wire.protocols import protocol_of_path, protocol_of_request
 
@@ -18,17 +18,9 @@ from .matching import Request
 from .scripted import ScriptedServer
 from .upstream import cut_query
 
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-
 
 class ScriptedTestServer(ScriptedServer):
-    """The server of ``scripted_llm``, which answers the test's child processes too.
-
-    Args:
-        unseen: records their calls.
-        environ: the environment before the test changed it.
-    """
+    """The server of ``scripted_llm``, which answers the test's child processes too."""
 
     def __init__(self, unseen: UnseenCalls, environ: Mapping[str, str]) -> None:
         super().__init__()
@@ -43,15 +35,7 @@ class ScriptedTestServer(ScriptedServer):
 
 
 def as_meant(record: RequestRecord, environ: Mapping[str, str]) -> tuple[Request, str]:
-    """A request to the loopback server as it was meant: without keys, and with the path that its client wanted.
-
-    Args:
-        record: the request as it came.
-        environ: the variables from which its client would have had another address.
-
-    Returns:
-        The request, and the whole address that it was going to, with its query.
-    """
+    """A request to the loopback server as it was meant, without keys, and the whole address that it was going to."""
     credentials.remember_request(record.headers, record.query)
     # As it is, or will be, in the cassette.
     body = credentials.cut_bytes(record.body)
@@ -69,11 +53,7 @@ def as_meant(record: RequestRecord, environ: Mapping[str, str]) -> tuple[Request
 
 
 class UnseenCalls:
-    """Records calls of child processes in the trajectory of the test.
-
-    Args:
-        trajectory: of the test, which is open.
-    """
+    """Records calls of child processes in the trajectory of the test, which is open."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         self._settings = Settings(protocol_of_path, trajectory=lambda: trajectory)
@@ -81,13 +61,7 @@ class UnseenCalls:
     def watched(self, request: Request, record: RequestRecord, respond: Callable[[Request], Response]) -> Response:
         """The response to a request; where no recorder in this process sees its call, it is recorded here.
 
-        Args:
-            request: as it was meant.
-            record: the same as it came; of a call that this process records it has the header, ``PID/CALL``.
-            respond: answers it, with the id of its call.
-
-        Raises:
-            ConnectionCut: there is no answer.
+        ``record`` has, of a call that this process records, the header ``PID/CALL``. Raises ConnectionCut.
         """
         is_seen = record.headers.get(CALL_HEADER, "").partition("/")[0] == str(os.getpid())
         sent = ProgramRequest(request.method, f"http://child{request.path}", record.headers, request.body)

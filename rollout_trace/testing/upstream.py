@@ -29,12 +29,7 @@ _KEYS_IN_QUERY = re.compile(r"((?:^|&)(?:key|api[-_]key|access_token|token)=)[^&
 
 
 class RecordedForwarding(Forwarding):
-    """An exchange with a real server in progress, and what has passed so far.
-
-    Args:
-        request: as it came, without what stands for the server's address.
-        protocol: of the request; None where it generates nothing.
-    """
+    """An exchange with a real server in progress, and what has passed so far. ``protocol``: None, it generates not."""
 
     def __init__(self, request: Request, protocol: str | None) -> None:
         # What comes is kept: unpacked, it can be read in the file, and matches whatever the client can unpack.
@@ -96,13 +91,9 @@ class RecordedForwarding(Forwarding):
 def _kept(headers: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     kept = [(name, value) for name, value in headers if name in _KEPT or name.startswith(_KEPT_PREFIXES)]
     # Of an address its path: a client goes on from its own. Requests are matched without their hosts.
-    kept += [(name, _without_host(value)) for name, value in headers if name == "location"]
+    for parts in (urlsplit(value) for name, value in headers if name == "location"):
+        kept.append(("location", urlunsplit(("", "", parts.path or "/", cut_query(parts.query), ""))))
     return tuple((name, credentials.cut(value)) for name, value in kept)
-
-
-def _without_host(address: str) -> str:
-    parts = urlsplit(address)
-    return urlunsplit(("", "", parts.path or "/", cut_query(parts.query), ""))
 
 
 def cut_query(query: str) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _NARROWEST = 24
 """Columns of text that bars leave."""
@@ -21,12 +19,7 @@ _BELOW = 2
 
 
 class Canvas:
-    """Prints lines to a console, when ``flush`` is called. Texts are safe: ``plain_text`` has escaped them.
-
-    Args:
-        console: what prints.
-        prefix: before every line.
-    """
+    """Prints lines to a console, when ``flush`` is called. Texts are safe: ``plain_text`` has escaped them."""
 
     def __init__(self, console: Console, prefix: str = "") -> None:
         self.console = console
@@ -54,13 +47,9 @@ class Canvas:
         self._print(Text(""))
 
     def line(self, text: Text | str, *, style: str = "", indent: int = 0, lead: Text | str = "") -> None:
-        """Prints a text, wrapped.
+        """Prints a text, which may have several lines, wrapped.
 
-        Args:
-            text: may have several lines.
-            style: of a text that is a str.
-            indent: columns before each line.
-            lead: before the first line, as wide as what is before the others.
+        ``indent``: columns before each; ``lead`` stands before the first, and as many columns before the others.
         """
         shown = text if isinstance(text, Text) else Text(text, style)
         head = lead if isinstance(lead, Text) else Text(lead, style)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.text import Text
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.train.check_codes import CODES
 from rollout_trace.view import _canvas
 from rollout_trace.view._canvas import Canvas, joined
+from rollout_trace.view.model import Message, Outline, Part, Summary, ToolRunView
 from rollout_trace.view.numbers import of, size
 from rollout_trace.view.plain_text import clock, cut, lines_of, money, one_line, seconds, short
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.model import Message, Outline, Part, Summary, ToolRunView
 
 GRADE_STYLES = {"fatal": "error", "warning": "warning", "info": "info"}
 _GOOD = ("completed", "running")
@@ -23,6 +21,7 @@ _METADATA = 8
 """Names of metadata, at most."""
 
 INDENT = 2
+_LEADS = {"reasoning": ("thinks: ", "meta"), "refusal": ("refuses: ", "warning"), "json": ("json: ", "meta")}
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
@@ -133,11 +132,7 @@ def number(value: int | None) -> str:
 
 
 class Messages:
-    """Prints messages. A tool's result is shown once: at its run where one was recorded, else where the model read it.
-
-    Args:
-        limit: characters of a text that are shown; None: all.
-    """
+    """Prints messages. A tool's result is shown once: at its run if that was recorded, else where the model read it."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -199,28 +194,16 @@ class Messages:
 
     def part(self, canvas: Canvas, part: Part) -> None:
         """Prints a part of a message."""
-        _PARTS.get(part.kind, Messages._text)(self, canvas, part)
-
-    def _text(self, canvas: Canvas, part: Part) -> None:
-        self.text(canvas, part.text, indent=INDENT)
-
-    def _reasoning(self, canvas: Canvas, part: Part) -> None:
-        self.text(canvas, part.text, indent=INDENT, lead=Text("thinks: ", "meta"), style="reasoning")
-
-    def _refusal(self, canvas: Canvas, part: Part) -> None:
-        self.text(canvas, part.text, indent=INDENT, lead=Text("refuses: ", "warning"))
-
-    def _call(self, canvas: Canvas, part: Part) -> None:
-        lead = Text.assemble(("→ ", "tool"), (short(part.name or "?"), "tool"), " ")
-        self.text(canvas, part.text, indent=INDENT, lead=lead)
-
-    def _media(self, canvas: Canvas, part: Part) -> None:
-        # A data: address is the picture itself; its beginning says what it is.
-        what = f"[{part.kind}{f' {short(part.name)}' if part.name else ''}] "
-        canvas.line(Text.assemble((what, "meta"), short(part.text, 80)), indent=INDENT)
-
-    def _json(self, canvas: Canvas, part: Part) -> None:
-        self.text(canvas, part.text, indent=INDENT, lead=Text("json: ", "meta"))
+        if part.kind in ("image", "audio", "file"):
+            # A data: address is the picture itself; its beginning says what it is.
+            what = f"[{part.kind}{f' {short(part.name)}' if part.name else ''}] "
+            canvas.line(Text.assemble((what, "meta"), short(part.text, 80)), indent=INDENT)
+            return
+        lead = Text(*_LEADS.get(part.kind, ("", "")))
+        if part.kind == "tool_call":
+            lead = Text.assemble(("→ ", "tool"), (short(part.name or "?"), "tool"), " ")
+        style = "reasoning" if part.kind == "reasoning" else ""
+        self.text(canvas, part.text, indent=INDENT, lead=lead, style=style)
 
     def run(self, canvas: Canvas, run: ToolRunView, *, is_named: bool) -> None:
         """Prints a run of a tool: its result or its error, and how long it took."""
@@ -247,14 +230,3 @@ class Messages:
         canvas.lines(lines[:-1] if len(lines) > 1 and not lines[-1] else lines, indent=indent, lead=lead, style=style)
         if left_out:
             canvas.line(f"... {of(left_out, 'more character')}", style="meta", indent=indent)
-
-
-_PARTS: dict[str, Callable[[Messages, Canvas, Part], None]] = {
-    "reasoning": Messages._reasoning,
-    "refusal": Messages._refusal,
-    "tool_call": Messages._call,
-    "image": Messages._media,
-    "audio": Messages._media,
-    "file": Messages._media,
-    "json": Messages._json,
-}

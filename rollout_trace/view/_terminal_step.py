@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
+from rollout_trace.data.model import CUT_OFF, Step
 from rollout_trace.view._canvas import Canvas, Part, joined
 from rollout_trace.view._terminal_parts import GRADE_STYLES, INDENT, Messages, number
 from rollout_trace.view._terminal_tokens import token_table, token_text
+from rollout_trace.view.model import DriftView, FindingView, StepLine, StepView, Tokens
 from rollout_trace.view.numbers import of
 from rollout_trace.view.plain_text import clock, lines_of, money, one_line, seconds, short
-from rollout_trace.view.styles import has_colors, levels_of
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-    from rollout_trace.view.model import DriftView, FindingView, StepLine, StepView, Tokens
-    from rollout_trace.view.styles import ShowOptions
+from rollout_trace.view.styles import ShowOptions, has_colors, levels_of
 
 _IDS = 16
 """Token ids of each side of a drift, at most."""
@@ -28,6 +25,11 @@ _MODES = {
     "processed": "after temperature, top-p and the like",
     "constrained": "among the tokens that a grammar allowed",
 }
+_UNKNOWN = {
+    "logprob": "no logprobs are recorded for these tokens",
+    "ratio": "no logprobs of a trainer are noted for these tokens",
+    "entropy": "no alternatives are recorded for these tokens, so their entropy is not known",
+}
 _ROWS = 200
 """Lines of the table of tokens, unless everything is shown."""
 
@@ -35,16 +37,7 @@ _ROWS = 200
 def show_step(
     canvas: Canvas, step: StepView, before: StepLine | None, messages: Messages, options: ShowOptions, name: str
 ) -> None:
-    """Prints a step.
-
-    Args:
-        canvas: what it is printed on.
-        step: the step.
-        before: the line of the step before it.
-        messages: prints its messages; the same one for all steps of a trajectory.
-        options: what of it is shown.
-        name: of the trajectory: an agent of another name is named.
-    """
+    """Prints a step. ``before``: the line of the step before it; ``name``: an agent other than this is named."""
     line = step.line
     canvas.blank()
     canvas.rule(_title(step, before, name))
@@ -107,8 +100,7 @@ def _facts(step: StepView) -> Iterator[Part]:
     if line.n_prompt is not None or line.n_completion is not None:
         yield (f"{number(line.n_prompt)} → {number(line.n_completion)} tokens", "meta")
     if line.finish is not None:
-        cut_off = line.finish in ("length", "max_tokens", "max_output_tokens", "MAX_TOKENS")
-        yield (one_line(line.finish), "warning" if cut_off else "meta")
+        yield (one_line(line.finish), "warning" if line.finish in CUT_OFF else "meta")
     if len(step.attempts) > 1:
         yield (of(len(step.attempts), "attempt"), "warning")
     if line.reward is not None:
@@ -165,14 +157,8 @@ def _show_tokens(canvas: Canvas, tokens: Tokens, step: StepView, options: ShowOp
     canvas.line(shown, indent=INDENT, lead=lead)
     if limit is not None and tokens.n > limit:
         canvas.line(f"... {of(tokens.n - limit, 'more token')}", style="meta", indent=INDENT)
-    if options.color_by == "logprob" and tokens.logprobs is None:
-        canvas.line("no logprobs are recorded for these tokens", style="meta", indent=INDENT)
-    if options.color_by == "ratio" and tokens.log_ratios is None:
-        canvas.line("no logprobs of a trainer are noted for these tokens", style="meta", indent=INDENT)
-    if options.color_by == "entropy" and tokens.entropy is None:
-        canvas.line(
-            "no alternatives are recorded for these tokens, so their entropy is not known", style="meta", indent=INDENT
-        )
+    if options.color_by in _UNKNOWN and levels_of(tokens, options.color_by) is None:
+        canvas.line(_UNKNOWN[options.color_by], style="meta", indent=INDENT)
 
 
 def _show_drift(canvas: Canvas, drift: DriftView, messages: Messages) -> None:
@@ -190,13 +176,7 @@ def _show_drift(canvas: Canvas, drift: DriftView, messages: Messages) -> None:
 
 
 def show_finding(canvas: Canvas, finding: FindingView, first: int | None = None) -> None:
-    """Prints a finding: its grade, its code, and its sentence.
-
-    Args:
-        canvas: what it is printed on.
-        finding: the finding.
-        first: index of the step that has shown the sentence first; it is not repeated at the others.
-    """
+    """Prints a finding: grade, code and sentence, which is not repeated where the step ``first`` has shown it."""
     place = "" if finding.position is None else f" at token {finding.position:,}"
     lead = Text(f"{finding.grade}: {one_line(finding.code)}{place}", GRADE_STYLES[finding.grade])
     if first is not None and first != finding.step:
@@ -277,13 +257,7 @@ def _show_table(canvas: Canvas, step: StepView, options: ShowOptions) -> None:
 
 
 def show_raw(canvas: Canvas, step: Step, record: Mapping[str, Any] | None) -> None:
-    """Prints the bytes of a step's request and answer; where they are not kept, its JSON in the file.
-
-    Args:
-        canvas: what it is printed on.
-        step: the step.
-        record: its JSON; None where it is not from a file.
-    """
+    """Prints the bytes of a step's request and answer; where they are not kept, its JSON in the file."""
     kept = {"request": step.request_bytes, "answer": step.response_bytes}
     canvas.rule(Text(f"step {step.index}, as it was recorded", "title"))
     if all(data is None for data in kept.values()):

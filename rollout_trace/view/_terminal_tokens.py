@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from rich.table import Table
 from rich.text import Text
 
 from rollout_trace.view._canvas import joined
+from rollout_trace.view.model import Alternative, Tokens
 from rollout_trace.view.plain_text import TAB, one_line, short
-from rollout_trace.view.styles import ENTROPIES, LEFT_OUT, MARKS, PROBABILITIES, RATIOS, levels_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from rollout_trace.view.model import Alternative, Tokens
-    from rollout_trace.view.styles import ColorBy
+from rollout_trace.view.styles import ENTROPIES, LEFT_OUT, MARKS, PROBABILITIES, RATIOS, ColorBy, levels_of
 
 _LEVELS = ("", "level1", "level2", "level3", "level4")
 _ALTERNATIVES = 5
@@ -25,12 +20,7 @@ _ALTERNATIVES = 5
 def token_text(tokens: Tokens, *, color_by: ColorBy, colors: bool, left_out: bool, limit: int | None = None) -> Text:
     """The tokens as one text: their texts, or their ids where they have none.
 
-    Args:
-        tokens: of a completion.
-        color_by: what decides on their colours.
-        colors: False: marks stand around them instead.
-        left_out: whether no training row has the completion; it stands in brackets then.
-        limit: of tokens; None: all.
+    Without ``colors`` marks stand around them; ``left_out``: brackets, as no training row has the completion.
     """
     levels = levels_of(tokens, color_by) or [0] * tokens.n
     end = tokens.n if limit is None else min(tokens.n, limit)

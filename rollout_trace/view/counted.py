@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from rollout_trace.data.episodes import is_made_again, lineage, rank, rollout_of
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.data.trajectory import Trajectory
 
 T = TypeVar("T")
 HELD = 5_000
@@ -121,15 +119,11 @@ def counted(
     of: Callable[[Trajectory], T],
     start: Callable[[NotCounted], Callable[[T], object]],
 ) -> NotCounted:
-    """Reads a stream, and gives what is taken of the trajectories that count to a function. Returns which did not.
+    """Reads a stream, and gives what is taken ``of`` the trajectories that count to a function. Returns which did not.
 
     The stream is read once where that will do. Where a trajectory turns out not to count after it was given (files
-    that overlap), all is begun anew and the stream is read a second time.
-
-    Args:
-        read: gives the stream; the same trajectories whenever it is called.
-        of: what is taken of a trajectory.
-        start: called at each beginning with which positions do not count so far; returns the function.
+    that overlap), all is begun anew and the stream is read a second time. ``start`` is called at each beginning with
+    which positions do not count so far, and returns the function.
     """
     known = NotCounted()
     add = start(known)

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import field
 
+from rollout_trace.data.model import Step
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.file.find import IndexedLine
 from rollout_trace.view.model import Message, Part, Shown, StepView, Tokens
+from rollout_trace.view.tokens import TokenTexts
 from rollout_trace.view.trajectory_view import TrajectoryView
 from rollout_trace.view.values import plain
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.file.find import IndexedLine
-    from rollout_trace.view.tokens import TokenTexts
 
 K = TypeVar("K", bound=Hashable)
 Pair: TypeAlias = "tuple[IndexedLine | None, IndexedLine | None]"
@@ -115,11 +114,7 @@ def difference(
 ) -> TrajectoryDifference:
     """How two trajectories differ.
 
-    Args:
-        a: one of them.
-        b: the other one.
-        decode: a tokenizer, for tokens whose texts are not recorded.
-        tolerance: logprobs that are no further apart are equal.
+    ``decode``: a tokenizer, for texts that are not recorded; logprobs no further apart than ``tolerance`` are equal.
     """
     one, two = TrajectoryView(a, decode=decode), TrajectoryView(b, decode=decode)
     results = list(_values(_results(one), _results(two)))
@@ -185,17 +180,14 @@ def _step_settings(a: Sequence[Step], b: Sequence[Step]) -> list[ValueDifference
     """The settings of requests that differ, each at the first step where it does."""
     found: dict[str, ValueDifference] = {}
     for at, (one, two) in enumerate(zip(a, b, strict=False)):
-        if (one.model, one.protocol, one.engine, one.sampling, one.tools) == (
-            two.model,
-            two.protocol,
-            two.engine,
-            two.sampling,
-            two.tools,
-        ):
+        if _given(one) == _given(two):
             continue
         for value in _values(_settings(one), _settings(two), at):
             found.setdefault(value.name, value)
     return list(found.values())
+
+
+_given = attrgetter("model", "protocol", "engine", "sampling", "tools")
 
 
 def _settings(step: Step) -> dict[str, Any]:
@@ -259,15 +251,15 @@ def _gap(a: Step, b: Step) -> float:
     """The largest difference of logprobs of the same tokens; of missing ones it is infinite."""
     if a.logprobs is None or b.logprobs is None:
         return 0.0 if a.logprobs is b.logprobs else float("inf")
-    if len(a.logprobs) != len(b.logprobs) or not len(a.logprobs):
-        return float("inf") if len(a.logprobs) != len(b.logprobs) else 0.0
+    if len(a.logprobs) != len(b.logprobs):
+        return float("inf")
     import numpy as np
 
     if bool((np.isnan(a.logprobs) != np.isnan(b.logprobs)).any()):
         return float("inf")
     # Equal ones first: of two that are infinite the difference is NaN.
     gaps = np.where(a.logprobs == b.logprobs, 0, abs(a.logprobs - b.logprobs))
-    return float(np.nan_to_num(gaps, nan=0.0, posinf=np.inf).max())
+    return float(np.nan_to_num(gaps, nan=0.0, posinf=np.inf).max(initial=0.0))
 
 
 def _bare(messages: Iterable[Message | None]) -> list[Any]:
@@ -308,16 +300,13 @@ def _token(a: Any, b: Any, one: Tokens | None = None, two: Tokens | None = None)
     if a is None or b is None:
         return None
     at = first_difference(a, b)
+    end = at + _AROUND
+    found = TokenDifference(position=at, a_ids=a[at:end].tolist(), b_ids=b[at:end].tolist())
     a_texts, b_texts = (None if tokens is None else tokens.texts for tokens in (one, two))
-    is_text = a_texts is not None and b_texts is not None
-    return TokenDifference(
-        position=at,
-        a_ids=a[at : at + _AROUND].tolist(),
-        b_ids=b[at : at + _AROUND].tolist(),
-        before="".join(a_texts[max(0, at - _AROUND) : at]) if is_text and a_texts is not None else None,
-        a_text="".join(a_texts[at : at + _AROUND]) if is_text and a_texts is not None else None,
-        b_text="".join(b_texts[at : at + _AROUND]) if is_text and b_texts is not None else None,
-    )
+    if a_texts is not None and b_texts is not None:
+        found.before = "".join(a_texts[max(0, at - _AROUND) : at])
+        found.a_text, found.b_text = "".join(a_texts[at:end]), "".join(b_texts[at:end])
+    return found
 
 
 def first_difference(a: Any, b: Any) -> int:

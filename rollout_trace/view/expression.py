@@ -16,8 +16,9 @@ import re
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.view.expression_names import NAMES, PARTS, plain
 from rollout_trace.view.expression_values import (
@@ -32,9 +33,6 @@ from rollout_trace.view.expression_values import (
     items,
     negative,
 )
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 MAX_LENGTH = 10_000
 """Characters of an expression."""

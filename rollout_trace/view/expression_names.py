@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rollout_trace.data.model import (
     Attempt,
@@ -18,9 +19,7 @@ from rollout_trace.data.model import (
     ToolRun,
     Usage,
 )
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.data.trajectory import Trajectory
 
 
 class Name(NamedTuple):
@@ -152,22 +151,15 @@ PARTS: dict[str, Callable[[Trajectory], Any]] = {
 }
 """Names that stand for a text alone, and for an object where a field of theirs is asked for: ``task.data``."""
 
-_FIELDS: dict[type, str] = {
-    Step: "id call_id choice index agent protocol engine model response_model response_id messages tools sampling "
+_OF_STEP = (
+    "id call_id choice index agent protocol engine model response_model response_id messages tools sampling "
     "completion finish_reason stop_reason prompt_token_ids completion_token_ids logprobs token_source logprobs_mode "
     "token_issue usage cost started_at latency time_to_first_token attempts status error reward advantage trainable "
-    "policy_version metadata extra",
-    ToolRun: "tool_call_id name arguments result error started_at duration step_id",
-    ToolCall: "id name arguments type extra",
-    Completion: "role content reasoning tool_calls refusal extra",
-    Attempt: "started_at duration status error request_id content_type",
-    ErrorInfo: "type message code status",
-    TokenIssue: "code message",
-    Usage: "input output cache_read cache_write reasoning extra",
-    Cost: "amount currency source",
-    Task: "id data",
-}
-FIELDS: dict[type, frozenset[str]] = {kind: frozenset(names.split()) for kind, names in _FIELDS.items()}
+    "policy_version metadata extra"
+)
+_WHOLE: tuple[Any, ...] = (ToolRun, ToolCall, Completion, Attempt, ErrorInfo, TokenIssue, Usage, Cost, Task)
+FIELDS: dict[type, frozenset[str]] = {kind: frozenset(one.name for one in fields(kind)) for kind in _WHOLE}
+FIELDS[Step] = frozenset(_OF_STEP.split())
 """The fields that can be read of objects; of mappings, the keys."""
 
 

@@ -6,14 +6,12 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import RolloutTraceError
 from rollout_trace.view.expression_names import FIELDS, NAMES, plain
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 MAX_WORK = 10_000_000
 """Comparisons, calls and rounds of loops for one trajectory."""
@@ -102,52 +100,27 @@ def _shown(value: Any) -> str:
 
 Test = Callable[[Any, Any], bool]
 
-_ORDERS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-
 
 def compare(op: ast.cmpop, *, asks_none: bool) -> Test:
     """The test of a comparison. ``asks_none``: one of its sides is written as None, which it then asks for."""
-    if isinstance(op, (ast.Eq, ast.Is)):
-        return _same if asks_none or isinstance(op, ast.Is) else _equal
-    if isinstance(op, (ast.NotEq, ast.IsNot)):
-        return (lambda a, b: not _same(a, b)) if asks_none or isinstance(op, ast.IsNot) else _differ
-    if isinstance(op, ast.In):
-        return contains
-    if isinstance(op, ast.NotIn):
-        return lambda a, b: a is not None and b is not None and not contains(a, b)
-    order = _ORDERS[type(op)]
+    if isinstance(op, (ast.Is, ast.IsNot)) or (asks_none and isinstance(op, (ast.Eq, ast.NotEq))):
+        is_same = isinstance(op, (ast.Is, ast.Eq))
+        return lambda a, b: (a is b or (a is not None and b is not None and bool(a == b))) is is_same
+    do, is_order = _TESTS[type(op)], isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
 
     def test(left: Any, right: Any) -> bool:
         if left is None or right is None:
             return False
-        if (_is_number(left) and _is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
-            return bool(order(left, right))
-        raise ExpressionError(f"{_shown(left)} cannot be compared with {_shown(right)}.")
+        are_alike = (_is_number(left) and _is_number(right)) or (isinstance(left, str) and isinstance(right, str))
+        if is_order and not are_alike:
+            raise ExpressionError(f"{_shown(left)} cannot be compared with {_shown(right)}.")
+        return bool(do(left, right))
 
     return test
 
 
-def _same(left: Any, right: Any) -> bool:
-    return left is right or (left is not None and right is not None and bool(left == right))
-
-
-def _equal(left: Any, right: Any) -> bool:
-    return left is not None and right is not None and bool(left == right)
-
-
-def _differ(left: Any, right: Any) -> bool:
-    return left is not None and right is not None and bool(left != right)
-
-
 def contains(part: Any, whole: Any) -> bool:
-    """``part in whole``: part of a text, an item of a list, a key of a mapping."""
-    if part is None or whole is None:
-        return False
+    """``part in whole``, neither of them None: part of a text, an item of a list, a key of a mapping."""
     if isinstance(whole, str):
         if not isinstance(part, str):
             raise ExpressionError(f"expected a text before `in`, got {_shown(part)}.")
@@ -155,6 +128,12 @@ def contains(part: Any, whole: Any) -> bool:
     if isinstance(whole, Mapping):
         return isinstance(part, (str, int, float)) and part in whole
     return part in items(whole)
+
+
+_TESTS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le},
+    **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: contains, ast.NotIn: lambda a, b: not contains(a, b)},
+}
 
 
 # Arithmetic
@@ -213,13 +192,19 @@ def binary(op: ast.operator) -> Callable[[Any, Any], Any] | None:
     return value
 
 
-def negative(value: Any) -> Any:
-    """``-value``."""
-    if value is None:
-        return None
-    if not _is_number(value):
-        raise ExpressionError(f"- needs a number, not {_shown(value)}.")
-    return -value
+def _of(name: str, kind: type | tuple[type, ...], do: Callable[..., Any], default: Any = None) -> Callable[..., Any]:
+    """A function of numbers, or of texts; ``default`` where one of these is None."""
+
+    def call(*values: Any) -> Any:
+        wrong = next((one for one in values if one is not None and not isinstance(one, kind)), None)
+        if wrong is not None:
+            raise ExpressionError(f"{name} needs a {'text' if kind is str else 'number'}, not {_shown(wrong)}.")
+        return default if None in values else do(*values)
+
+    return call
+
+
+negative = _of("-", (int, float), operator.neg)
 
 
 # Functions
@@ -257,37 +242,8 @@ def _sum(values: Any) -> Any:
     return _bounded(sum(map(_bounded, found)))
 
 
-def _text_of(value: Any, function: str) -> Any:
-    if value is not None and not isinstance(value, str):
-        raise ExpressionError(f"{function} needs a text, not {_shown(value)}.")
-    return value
-
-
-def _abs(value: Any) -> Any:
-    if value is not None and not _is_number(value):
-        raise ExpressionError(f"abs needs a number, not {_shown(value)}.")
-    return None if value is None else abs(value)
-
-
-def _lower(value: Any) -> str | None:
-    text = _text_of(value, "lower")
-    return None if text is None else text.lower()
-
-
-def _with_part(name: str, test: Callable[[str, str], bool]) -> Callable[[Any, Any], bool]:
-    def call(text: Any, part: Any) -> bool:
-        _text_of(text, name), _text_of(part, name)
-        return text is not None and part is not None and test(text, part)
-
-    return call
-
-
 def check_pattern(pattern: Any) -> re.Pattern[str]:
-    """The regular expression of a text.
-
-    Raises:
-        ExpressionError: it is none.
-    """
+    """The regular expression of a text. Raises ExpressionError: it is none."""
     if not isinstance(pattern, str):
         raise ExpressionError(f"matches needs a regular expression as text, not {_shown(pattern)}.")
     try:
@@ -303,12 +259,12 @@ FUNCTIONS: dict[str, Function] = {
     "min": Function(lambda *values: min(_numbers(*values), default=None), "min(list) or min(a, b)", most=100),
     "max": Function(lambda *values: max(_numbers(*values), default=None), "max(list) or max(a, b)", most=100),
     "sum": Function(_sum, "sum(number for x in list)"),
-    "abs": Function(_abs, "abs(number)"),
-    "lower": Function(_lower, "lower(text)"),
-    "startswith": Function(_with_part("startswith", str.startswith), "startswith(text, begin)", 2, 2),
-    "endswith": Function(_with_part("endswith", str.endswith), "endswith(text, end)", 2, 2),
+    "abs": Function(_of("abs", (int, float), abs), "abs(number)"),
+    "lower": Function(_of("lower", str, str.lower), "lower(text)"),
+    "startswith": Function(_of("startswith", str, str.startswith, False), "startswith(text, begin)", 2, 2),
+    "endswith": Function(_of("endswith", str, str.endswith, False), "endswith(text, end)", 2, 2),
     "matches": Function(
-        _with_part("matches", lambda text, pattern: check_pattern(pattern).search(text) is not None),
+        _of("matches", str, lambda text, pattern: check_pattern(pattern).search(text) is not None, False),
         'matches(text, "regular expression")',
         2,
         2,

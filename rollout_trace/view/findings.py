@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from rollout_trace.data.episodes import rollout_of
 from rollout_trace.data.model import shared
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.train.check_codes import CODES, FOR_TRAINING, Grade
 from rollout_trace.train.checks import check
 from rollout_trace.view import numbers as fmt
 from rollout_trace.view.summary import GRADES
 from rollout_trace.wire.profiles import sends_no_ids
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 PLACES = 3
 """Places that are kept of each code."""
@@ -54,12 +52,7 @@ class Place(Struct, kw_only=True, frozen=True):
 def findings_of(
     file: str, line: int, trajectory: Trajectory, *, codes: Container[str] | None = None, vocab_size: int | None = None
 ) -> Iterator[Place]:
-    """The findings of ``trajectory.check()``.
-
-    Args:
-        codes: those to give; None: all.
-        vocab_size: of the model; ids of this value or above are findings.
-    """
+    """The findings of ``trajectory.check()`` with these codes (None: all). Ids from ``vocab_size`` on are findings."""
     found = check(trajectory, vocab_size=vocab_size)
     # A step's id may be that of several in files of other programs: the first is meant.
     indices = {step.id: at for at, step in reversed(list(enumerate(trajectory.steps)))} if found else {}

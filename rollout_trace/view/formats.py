@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import replacing
 from rollout_trace.file.plain import dumps
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
 
 Output: TypeAlias = Literal["rows", "lines", "object", "folder"]
 OUTPUTS: dict[Output, str] = {
@@ -54,14 +52,9 @@ class Format(NamedTuple):
     loses: str
 
     def write(self, path: str, trajectories: Iterable[Trajectory], options: Mapping[str, Any]) -> int:
-        """Writes trajectories to a path, with the options of the exporter.
+        """Writes trajectories with the options of the exporter; returns the number of rows or documents.
 
-        Returns:
-            the number of rows or documents.
-
-        Raises:
-            ValueError: an option's value, a reward, or the path does not fit.
-            ExportError: with ``strict``, something would be left out.
+        Raises ValueError for a value, a reward or a path that does not fit; ExportError as the exporter.
         """
         from rollout_trace import export
 
@@ -184,11 +177,7 @@ def _annotations(kind: type) -> dict[str, str]:
 
 
 def parse_options(name: str, texts: Iterable[str]) -> Mapping[str, Any]:
-    """The values of options that are given as ``name=value``.
-
-    Raises:
-        BadOption: there is no such option, its value has another type, or one that is needed is missing.
-    """
+    """The values of options that are given as ``name=value``. Raises BadOption: unknown, missing, of another type."""
     known, found = options_of(name), {}
     for text in texts:
         option, equals, value = text.partition("=")

@@ -6,18 +6,14 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, cast
 
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import is_address, open_binary
 from rollout_trace.file.lines import FilePart, begin_of_last, end_of_whole, is_packed, newlines_before
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import TrajectoryReader, expand_paths
-
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
-    from rollout_trace.data.trajectory import Trajectory
 
 _MORE = 4
 """Times as many lines are read where too few of the last ones were wanted."""
@@ -36,22 +32,14 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """Reads lines of files, and keeps what could not be read.
-
-    Args:
-        where: which trajectories are wanted; None: all.
-    """
+    """Reads lines of files, of the trajectories that are wanted (None: all), and keeps what could not be read."""
 
     def __init__(self, where: Callable[[Trajectory], bool] | None) -> None:
         self._where = where
         self.problems: list[FormatError] = []
 
     def last(self, path: str, count: int, *, end: int | None = None) -> list[Line]:
-        """The last trajectories of a file, the latest at the end. Plain files are read from their end.
-
-        Args:
-            end: offset at which the file is taken to end.
-        """
+        """The last trajectories of a file, or of its begin, in their order. Plain files are read from their end."""
         with open_binary(path) as file:
             size = file.seek(0, os.SEEK_END) if end is None else end
             is_whole = is_address(path) or is_packed(file)
@@ -110,11 +98,7 @@ class _Place(NamedTuple):
 
 
 class Follower:
-    """Files that grow, are replaced, or come into being: of a folder or a pattern also new ones.
-
-    Args:
-        paths: files, which need not exist yet, folders and patterns.
-    """
+    """Files that need not exist yet, grow, or are replaced; of a folder or a pattern also new ones."""
 
     def __init__(self, paths: Iterable[str], lines: Lines) -> None:
         self._paths = list(paths)

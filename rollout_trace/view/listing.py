@@ -101,11 +101,7 @@ for _name in FIELDS:
 
 
 def field_of(name: str) -> str:
-    """The name of a field of ``Summary``; those of ``filter`` and ``query`` are taken for it, too.
-
-    Raises:
-        ValueError: there is no such field.
-    """
+    """The name of a field of ``Summary``; those of ``filter`` and ``query`` do, too. Raises ValueError."""
     name = SAME.get(name, name)
     if name not in FIELDS:
         from difflib import get_close_matches
@@ -117,12 +113,9 @@ def field_of(name: str) -> str:
 
 
 class Listing:
-    """Lines of summaries: whole values with tabs between them, or short ones in columns that fit a terminal.
+    """Lines of fields of summaries: short ones in columns that fit a width, or (None) whole values between tabs.
 
-    Args:
-        names: of the columns: fields of ``Summary``.
-        width: in columns of the terminal; None: whole values.
-        is_open: whether lines will come that are like none of the first ones: columns get their usual widths.
+    ``is_open``: lines will come that are like none of the first ones, so columns get their usual widths.
     """
 
     def __init__(self, names: Sequence[str], width: int | None = None, *, is_open: bool = False) -> None:

@@ -17,11 +17,7 @@ def count(value: int | None) -> str:
 
 
 def of(number: int, one: str, several: str | None = None) -> str:
-    """``1 group``, ``1,234 groups``.
-
-    Args:
-        several: the plural; the word with an ``s`` where it is not given.
-    """
+    """``1 group``, ``1,234 groups``; ``several``: the plural, where an ``s`` does not make it."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
@@ -111,12 +107,7 @@ def counts(values: Iterable[tuple[str, int]]) -> str:
 
 
 def bars(values: Sequence[float], *, plain: bool = False) -> str:
-    """A chart of one line, a character a value, the highest for the greatest. An empty place is a value of zero.
-
-    Args:
-        values: not negative.
-        plain: ASCII alone.
-    """
+    """A chart of one line, a character a value of zero or more, the highest for the greatest; ``plain``: in ASCII."""
     greatest = max(values, default=0)
     if not greatest:
         return " " * len(values)

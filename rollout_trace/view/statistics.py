@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from rollout_trace.data.costs import calls_of
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.train.evaluation import Chances, chances_of
 from rollout_trace.train.quantiles import Numbers
 from rollout_trace.view.counted import Families, key_of
+from rollout_trace.view.model import Summary
 from rollout_trace.view.summary import finite, grade_of, summarize
-
-if TYPE_CHECKING:
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.model import Summary
-
 
 By: TypeAlias = Literal["group", "task", "agent", "model", "name", "status"]
 BY: tuple[By, ...] = get_args(By)
@@ -23,6 +20,8 @@ PERCENTS = (50.0, 90.0, 99.0)
 _SUMMED = ("calls", "rows", "tokens", "tool_runs", "tool_errors", "exact")
 _COUNTED = ("left_out", "drift", "as_text", "findings")
 _FOUND = ("findings", "models", "agents")
+_OF_PART = ("trajectories", "statuses", "reward", "steps", "input_tokens", "output_tokens", "cost", "without_cost",
+            "seconds", "latency", "first_token", "trained", "grades")  # fmt: skip
 NONE = "(none)"
 """The name of the part of those that have no group, task, ..."""
 
@@ -125,31 +124,12 @@ class Part:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON. A percentile is None where there is nothing that it is of."""
-        return {
-            "trajectories": self.trajectories,
-            "statuses": dict(self.statuses),
-            "reward": _spread(self.reward),
-            "steps": self.steps,
-            "input_tokens": self.input_tokens.as_dict(),
-            "output_tokens": self.output_tokens.as_dict(),
-            "cost": dict(self.cost),
-            "without_cost": self.without_cost,
-            "seconds": _percentiles(self.seconds),
-            "latency": _percentiles(self.latency),
-            "first_token": _percentiles(self.first_token),
-            "trained": self.trained,
-            "grades": dict(self.grades),
-        }
+        found = {name: _as_json(getattr(self, name)) for name in _OF_PART}
+        return found | {"reward": _spread(self.reward)}
 
 
 class Statistics(Part):
-    """The sums over all trajectories, and over each part of them.
-
-    Args:
-        by: what they are divided by; None: not at all.
-        threshold: a run passes with this reward or more.
-        families: see ``Passes``.
-    """
+    """The sums over all trajectories, and over each part of them. A run passes with ``threshold`` or more."""
 
     def __init__(self, by: By | None = None, threshold: float = 1.0, families: Families | None = None) -> None:
         super().__init__()
@@ -195,8 +175,7 @@ class Statistics(Part):
         found = {
             **super().as_dict(),
             "reward_histogram": {"edges": edges, "counts": counts},
-            "rewards": {name: _spread(numbers) for name, numbers in self.named["rewards"].items()},
-            "metrics": {name: _spread(numbers) for name, numbers in self.named["metrics"].items()},
+            **{kind: {name: _spread(one) for name, one in self.named[kind].items()} for kind in ("rewards", "metrics")},
             **self.passes.as_dict(),
             "steps_each": _percentiles(self.steps_each),
             "output_tokens_each": _percentiles(self.tokens_each),
@@ -239,6 +218,12 @@ def _spread(numbers: Numbers) -> dict[str, Any]:
     }
 
 
+def _as_json(value: Any) -> Any:
+    if isinstance(value, (Total, Numbers)):
+        return value.as_dict() if isinstance(value, Total) else _percentiles(value)
+    return dict(value) if isinstance(value, dict) else value
+
+
 def _percentiles(numbers: Numbers) -> dict[str, Any]:
     found = numbers.percentiles(PERCENTS)
     return {"count": numbers.count, "mean": numbers.mean} | {
@@ -247,11 +232,9 @@ def _percentiles(numbers: Numbers) -> dict[str, Any]:
 
 
 class Passes:
-    """Scored runs, and those that pass, by group.
+    """Scored runs, and those that pass with a reward of ``threshold`` or more, by group.
 
-    Args:
-        threshold: a run passes with this reward or more.
-        families: which trajectories are inside others, of all that were read; None: of those that are added.
+    ``families``: which trajectories are inside others, of all that were read; None: of those that are added.
     """
 
     def __init__(self, threshold: float, families: Families | None = None) -> None:

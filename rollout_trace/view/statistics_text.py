@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from rollout_trace.train.quantiles import Numbers
 from rollout_trace.view import numbers as fmt
-from rollout_trace.view.statistics import PERCENTS
+from rollout_trace.view.counted import NotCounted
+from rollout_trace.view.statistics import PERCENTS, Part, Statistics, Total
 from rollout_trace.view.summary import GRADES, grade_of
 from rollout_trace.view.table import Column, escape, in_columns, pad, width_of
-
-if TYPE_CHECKING:
-    from rollout_trace.train.quantiles import Numbers
-    from rollout_trace.view.counted import NotCounted
-    from rollout_trace.view.statistics import Part, Statistics, Total
 
 _Form: TypeAlias = "Callable[[float | None], str]"
 _LABEL = 12
@@ -23,12 +20,7 @@ _SHOWN = 8
 
 
 def lines_of(found: Statistics, left: NotCounted, width: int, *, plain: bool = False) -> Iterator[str]:
-    """The lines, each at most ``width`` wide where its words allow it.
-
-    Args:
-        left: which trajectories were not counted.
-        plain: charts in ASCII.
-    """
+    """The lines, each at most ``width`` wide where its words allow it; ``plain``: charts in ASCII."""
     for label, text in _facts(found, left, plain=plain):
         yield from _wrapped(label, text, width)
     yield from _findings(found, width)
@@ -167,11 +159,15 @@ def _findings(found: Statistics, width: int) -> Iterator[str]:
     yield from in_columns(_FINDING_COLUMNS, lines, width)
 
 
+def _right(**weights: int) -> tuple[Column, ...]:
+    """Columns of numbers: their titles and weights."""
+    return tuple(Column(title=title, is_right=True, weight=weight) for title, weight in weights.items())
+
+
 _FINDING_COLUMNS = (
     Column(title="findings", weight=9),
     Column(title="code", weight=9),
-    Column(title="number", is_right=True, weight=8),
-    Column(title="trajectories", is_right=True, weight=7),
+    *_right(number=8, trajectories=7),
 )
 
 
@@ -188,19 +184,9 @@ def _parts(found: Statistics, width: int, *, plain: bool) -> Iterator[str]:
 
 
 _PART_COLUMNS = (
-    Column(title="runs", is_right=True, weight=9),
-    Column(title="reward", is_right=True, weight=9),
-    Column(title="std", is_right=True, weight=7),
+    *_right(runs=9, reward=9, std=7),
     Column(title="", most=10, weight=1),
-    Column(title="failed", is_right=True, weight=6),
-    Column(title="steps", is_right=True, weight=3),
-    Column(title="read", is_right=True, weight=5),
-    Column(title="sampled", is_right=True, weight=5),
-    Column(title="trained", is_right=True, weight=2),
-    Column(title="cost", is_right=True, weight=4),
-    Column(title="time", is_right=True, weight=3),
-    Column(title="latency", is_right=True, weight=4),
-    Column(title="fatal", is_right=True, weight=6),
+    *_right(failed=6, steps=3, read=5, sampled=5, trained=2, cost=4, time=3, latency=4, fatal=6),
 )
 
 

@@ -152,13 +152,13 @@ def has_colors(target: Console) -> bool:
 
 def levels_of(tokens: Tokens, color_by: ColorBy) -> list[int] | None:
     """The level of each token, 0 to 4; None where it is not known of any. A token without a value has level 0."""
-    if color_by == "entropy":
-        return None if tokens.entropy is None else [_entropy_level(value) for value in tokens.entropy]
-    if color_by == "ratio":
-        return None if tokens.log_ratios is None else [_ratio_level(value) for value in tokens.log_ratios]
-    if color_by == "logprob":
-        return None if tokens.logprobs is None else [probability_level(value) for value in tokens.logprobs]
-    return None
+    columns = {
+        "entropy": (tokens.entropy, _entropy_level),
+        "ratio": (tokens.log_ratios, _ratio_level),
+        "logprob": (tokens.logprobs, probability_level),
+    }
+    values, level = columns.get(color_by, (None, probability_level))
+    return None if values is None else list(map(level, values))
 
 
 def probability_level(logprob: float | None) -> int:

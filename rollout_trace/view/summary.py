@@ -5,25 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.data.costs import Call, calls_of
+from rollout_trace.data.costs import calls_of
 from rollout_trace.data.episodes import noted
+from rollout_trace.data.model import ErrorInfo, Step
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.checks import Finding, check_with_rows
+from rollout_trace.train.sequence import Sequence as Row
+from rollout_trace.train.sequence import SequenceReport, Sequences
 from rollout_trace.view.model import RowPart, RowView, Summary
 from rollout_trace.view.values import text_of
 from rollout_trace.wire.chat_messages import as_text, convert, message_groups
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.data.model import ErrorInfo, Step
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.train.sequence import Sequence as Row
-    from rollout_trace.train.sequence import SequenceReport, Sequences
 
 EXCERPT = 160
 """Characters of an excerpt, at most."""
@@ -57,6 +54,9 @@ def summary_of(trajectory: Trajectory, findings: Sequence[Finding], rows: Sequen
     steps, cost = trajectory.steps, trajectory.cost
     calls = calls_of(steps)
     turns = [step.exact_turn for step in steps if step.exact_turn is not None]
+    latencies = [one for call in calls if (one := call[0].latency) is not None]
+    firsts = [one for call in calls if (one := call[0].time_to_first_token) is not None]
+    note = (trajectory.metadata or {}).get("note")
     summary = Summary(
         id=trajectory.id,
         name=trajectory.name,
@@ -85,8 +85,8 @@ def summary_of(trajectory: Trajectory, findings: Sequence[Finding], rows: Sequen
         output_tokens=trajectory.n_output_tokens,
         cost=None if cost is None else finite(cost.amount),
         currency=None if cost is None else cost.currency,
-        latency=_latency(calls),
-        first_token=_first_token(calls),
+        latency=math.fsum(latencies) if latencies else None,
+        first_token=math.fsum(firsts) / len(firsts) if firsts else None,
         tool_runs=len(trajectory.tool_runs),
         tool_errors=sum(run.error is not None for run in trajectory.tool_runs),
         exact=sum(turn.is_exact for turn in turns),
@@ -94,17 +94,14 @@ def summary_of(trajectory: Trajectory, findings: Sequence[Finding], rows: Sequen
         findings=dict(Counter(finding.code for finding in findings)),
         grade=worst(finding.grade for finding in findings),
         excerpt=_excerpt(steps),
-        note=_note(trajectory),
+        note=note if isinstance(note, str) else None,
     )
     if rows is not None:
-        _add_rows(summary, rows.report)
+        report = rows.report
+        summary.rows, summary.tokens, summary.trained = report.sequences, report.tokens, report.trainable_tokens
+        summary.left_out = left_out_of(report)
+        summary.drift = dict(Counter(drift.kind for drift in report.drift))
     return summary
-
-
-def _add_rows(summary: Summary, report: SequenceReport) -> None:
-    summary.rows, summary.tokens, summary.trained = report.sequences, report.tokens, report.trainable_tokens
-    summary.left_out = left_out_of(report)
-    summary.drift = dict(Counter(drift.kind for drift in report.drift))
 
 
 def left_out_of(report: SequenceReport) -> dict[str, int]:
@@ -147,11 +144,6 @@ def _attempt(trajectory: Trajectory) -> int | None:
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
-def _note(trajectory: Trajectory) -> str | None:
-    note = (trajectory.metadata or {}).get("note")
-    return note if isinstance(note, str) else None
-
-
 def _seconds(trajectory: Trajectory) -> float | None:
     if trajectory.started_at is None or trajectory.ended_at is None:
         return None
@@ -160,16 +152,6 @@ def _seconds(trajectory: Trajectory) -> float | None:
 
 def _distinct(values: Iterable[str | None]) -> list[str]:
     return [value for value in dict.fromkeys(values) if value is not None]
-
-
-def _latency(calls: Iterable[Call]) -> float | None:
-    known = [latency for call in calls if (latency := call[0].latency) is not None]
-    return math.fsum(known) if known else None
-
-
-def _first_token(calls: Iterable[Call]) -> float | None:
-    known = [first for call in calls if (first := call[0].time_to_first_token) is not None]
-    return math.fsum(known) / len(known) if known else None
 
 
 def _excerpt(steps: Iterable[Step]) -> str:
@@ -196,12 +178,7 @@ def _user_texts(step: Step) -> Iterable[str]:
 
 
 def row_view(row: Row, index: Mapping[str, int]) -> RowView:
-    """A training row.
-
-    Args:
-        row: as ``sequences()`` gives it.
-        index: of the steps, by their ids.
-    """
+    """A training row, as ``sequences()`` gives it. ``index``: of the steps, by their ids."""
     parts, at = [], 0
     for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
         if begin > at:
@@ -234,12 +211,7 @@ def error_text(error: ErrorInfo | None) -> str | None:
 
 
 def lengths(step: Step, *, is_alone: bool) -> tuple[int | None, int | None]:
-    """Numbers of tokens of a step's prompt and completion: of its ids, else of its usage.
-
-    Args:
-        step: the step.
-        is_alone: False: its call has other choices, of which the usage counts the completions too.
-    """
+    """Numbers of tokens of a step's prompt and completion: of its ids, else of its usage, if it ``is_alone`` there."""
     prompt = None if step.prompt_token_ids is None else len(step.prompt_token_ids)
     completion = None if step.completion_token_ids is None else len(step.completion_token_ids)
     if step.usage is not None:

@@ -116,11 +116,7 @@ class Printer:
         self._canvas.flush()
 
     def show_step(self, trajectory: Trajectory, index: int) -> None:
-        """Prints one step with everything that is recorded of it.
-
-        Raises:
-            IndexError: there is no such step.
-        """
+        """Prints one step with everything that is recorded of it. Raises IndexError."""
         from rollout_trace.view._terminal_step import show_detail, show_step
 
         at = step_at(trajectory, index)
@@ -134,15 +130,9 @@ class Printer:
         self._canvas.flush()
 
     def show_raw(self, trajectory: Trajectory, index: int | None, records: Sequence[Mapping[str, Any]]) -> None:
-        """Prints the bytes of one step's request and answer, or of every step's.
+        """Prints the bytes of one step's request and answer (``index`` None: every step's). Raises IndexError.
 
-        Args:
-            trajectory: the trajectory.
-            index: of the step; None: every step.
-            records: the JSON of its steps in the file; none where it is not from a file.
-
-        Raises:
-            IndexError: there is no such step.
+        ``records``: the JSON of its steps in the file.
         """
         from rollout_trace.view._terminal_step import show_raw
 
@@ -157,13 +147,7 @@ class Printer:
         return Messages(self._options.text_limit)
 
     def begin(self, name: str, identity: str, place: str | None = None) -> None:
-        """Prints the line that opens a trajectory, which can be known before the trajectory is read.
-
-        Args:
-            name: of the trajectory.
-            identity: its id.
-            place: which one of several it is.
-        """
+        """Prints the line that opens a trajectory, which can be known before the trajectory is read."""
         from rollout_trace.view._terminal_parts import show_title
 
         self._begun = identity
@@ -239,11 +223,7 @@ def _view(trajectory: Trajectory, options: ShowOptions) -> TrajectoryView:
 
 
 def step_at(trajectory: Trajectory, index: int) -> int:
-    """The index of a step, from 0, where a negative one counts from the end.
-
-    Raises:
-        IndexError: there is no such step.
-    """
+    """The index of a step, from 0, where a negative one counts from the end. Raises IndexError."""
     n = len(trajectory.steps)
     if not -n <= index < n:
         has = "no steps" if not n else f"{n:,} steps, 0 to {n - 1}" if n > 1 else "one step, 0"

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from rollout_trace.view._canvas import Canvas
 from rollout_trace.view._terminal_parts import Messages
+from rollout_trace.view.difference import (
+    MessageDifference,
+    StepDifference,
+    TokenDifference,
+    TrajectoryDifference,
+    ValueDifference,
+)
 from rollout_trace.view.numbers import of
 from rollout_trace.view.plain_text import lines_of, one_line, short
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from rollout_trace.view.difference import (
-        MessageDifference,
-        StepDifference,
-        TokenDifference,
-        TrajectoryDifference,
-        ValueDifference,
-    )
 
 _INDENT = 2
 _A, _B = "warning", "info"
@@ -32,14 +29,7 @@ _VALUES = 20
 def show_difference(
     console: Console, found: TrajectoryDifference, names: tuple[str, str], *, full: bool = False
 ) -> None:
-    """Prints how two trajectories differ.
-
-    Args:
-        console: what prints.
-        found: the difference.
-        names: of both, and where they are.
-        full: whether long texts and lists are shown whole.
-    """
+    """Prints how two trajectories, of these names, differ; ``full``: long texts and lists whole."""
     canvas = Canvas(console)
     _show(canvas, found, names, full=full)
     canvas.flush()

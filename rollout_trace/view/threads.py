@@ -6,14 +6,12 @@ Compared are the messages, not the token ids: what ``trajectory.sequences()`` fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rollout_trace.data.conversations import Conversations, is_from_assistant
+from rollout_trace.data.model import Step
 from rollout_trace.wire.chat_answers import compare_answer
 from rollout_trace.wire.chat_messages import previous_response_of
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
 
 
 class Link(NamedTuple):
@@ -106,9 +104,7 @@ def children_after(
 ) -> dict[int, list[str]]:
     """Trajectories that were opened inside, by the index of the step after which they began; -1: before the first.
 
-    Args:
-        steps: of the trajectory.
-        children: of each its id, its ``parent_step_id``, and when it started (Unix time).
+    ``children``: of each its id, its ``parent_step_id``, and when it started (Unix time).
     """
     index = {step.id: at for at, step in enumerate(steps)}
     found: dict[int, list[str]] = {}

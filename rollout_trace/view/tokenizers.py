@@ -19,12 +19,7 @@ class Tokenizer:
     """The texts of tokens by a tokenizer's own decoding."""
 
     def __init__(self, decode: Callable[[list[int]], str], byte_level: ByteLevel | None = None, name: str = "") -> None:
-        """
-        Args:
-            decode: the text of ids, with special tokens.
-            byte_level: what each token stands for, where all tokens are bytes.
-            name: what it was loaded by, to be shown.
-        """
+        """``byte_level``: what each token stands for, where all are bytes. ``name``: to be shown."""
         self._decode = decode
         self._byte_level = byte_level
         self.name = name
@@ -43,9 +38,7 @@ class Tokenizer:
 def load_tokenizer(path_or_name: str | os.PathLike[str]) -> Tokenizer:
     """A tokenizer from a folder, from a ``tokenizer.json``, or by the name of a model in the Hugging Face hub's cache.
 
-    Raises:
-        ValueError: there is none, or it cannot be read; the message says where it was looked for.
-        ImportError: the package that reads it is not installed.
+    Raises ValueError, which says where it was looked for, or ImportError: the package that reads it is not installed.
     """
     given = os.fspath(path_or_name)
     path = Path(given).expanduser()
@@ -105,11 +98,7 @@ def _from_transformers(folder: Path, name: str) -> Tokenizer:
 
 
 def _cached(name: str) -> Path:
-    """The folder of a model in the hub's cache.
-
-    Raises:
-        ValueError: it is not there.
-    """
+    """The folder of a model in the hub's cache. Raises ValueError: it is not there."""
     cache = _cache_folder()
     model = cache / f"models--{name.replace('/', '--')}"
     snapshots = model / "snapshots"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from rollout_trace.data.model import Step
 from rollout_trace.view.model import Alternative, RatioBin, Tokens
 from rollout_trace.view.summary import finite
-
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
 
 
 class TokenTexts(Protocol):
@@ -26,9 +24,7 @@ class TokenTexts(Protocol):
 def tokens_of(step: Step, texts: TokenTexts | None = None) -> Tokens | None:
     """The tokens of a step's completion; None where neither ids, logprobs nor texts are known.
 
-    Args:
-        step: its own texts are shown where it has some.
-        texts: for other steps, and for alternatives that are known by id alone.
+    ``texts``: for steps without texts of their own, and for alternatives that are known by id alone.
     """
     ids = None if step.completion_token_ids is None else step.completion_token_ids.tolist()
     logprobs = None if step.logprobs is None else [_number(one) for one in step.logprobs.tolist()]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace._python import cached_property
-from rollout_trace.data.model import Step
+from rollout_trace.data.model import Step, ToolRun
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.report import ExportReport
+from rollout_trace.train.checks import Finding
 from rollout_trace.train.drift import MEANINGS
+from rollout_trace.train.sequence import Sequence as Row
+from rollout_trace.train.sequence import Sequences
 from rollout_trace.view.model import (
     AttemptView,
     DriftView,
@@ -41,21 +45,11 @@ from rollout_trace.view.tokens import TokenTexts, ratio_bins, tokens_of
 from rollout_trace.view.values import json_text, plain, text_of
 from rollout_trace.wire.chat_messages import answer, convert, grouped, names_of_tools
 
-if TYPE_CHECKING:
-    from rollout_trace.data.model import Step, ToolRun
-    from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.train.checks import Finding
-    from rollout_trace.train.sequence import Sequence as Row
-    from rollout_trace.train.sequence import Sequences
-
 
 class TrajectoryView:
-    """Everything shown about one trajectory. Each part is computed on first access and kept.
+    """Everything shown about one trajectory, which must not change. Each part is computed on first access and kept.
 
-    Args:
-        trajectory: a complete one. It is not changed, and must not change while it is shown.
-        decode: a tokenizer, for texts of tokens that the engine sent without any.
-        family: summaries of the trajectories of its episode, itself included.
+    ``decode``: a tokenizer, for tokens without texts; ``family``: summaries of its episode's trajectories, its own too.
     """
 
     def __init__(

@@ -412,6 +412,7 @@ def test_forks_at_the_same_time_do_not_mix(server: ScriptedServer, tmp_path: Pat
         for at, (_, trajectory) in enumerate(made):
             assert trajectory.name == f"agent {at}"
             assert [one.status for one in trajectory.steps] == ["cached"] * 3 + ["ok"] * 3
+        await client.close()
 
     asyncio.run(run())
 
