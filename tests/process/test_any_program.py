@@ -108,6 +108,41 @@ def test_calls_are_steps_and_sub_agents_children(tmp_path: Path) -> None:
     assert "sk-test" not in (tmp_path / "rollouts.jsonl").read_text() + done.stderr
 
 
+AGENTS = """
+first = json.loads(ask(body=said("solve it"))[2])["choices"][0]["message"]
+parts = ("look at the files of part 12", "look at the files of part 1")
+for text in (*parts, "<now>12:00</now>\\n\\nlook", "see a", "see b"):
+    ask(body=said(text, system="You look."))
+results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in first["tool_calls"]]
+ask(body=said("solve it", first, *results))
+# What began the conversation is summed up, and it goes on.
+ask(body=said("So far: `python -m pytest tests -x --quiet` failed, " + "and it was looked for what is wrong. " * 3))
+"""
+
+
+def calling_agents(request: Any) -> Any:
+    if request["messages"][-1]["content"] != "solve it":
+        return "seen"
+    asked: list[tuple[str, Any]] = [
+        ("run", {"command": "python -m pytest tests -x --quiet"}),
+        ("agent", {"prompt": "look at the files of part 1", "agent_type": "looker", "name": "one"}),
+        ("agent", {"prompt": "look at the files of part 12", "agent_type": "looker", "name": "twelve"}),
+        ("agent", {"prompt": "look", "agent_type": "short", "name": "look"}),
+        ("swarm", {"description": "several", "prompt_template": "see {{item}}", "items": ["a", "b"]}),
+    ]
+    return Reply("well", tool_calls=[(name, json.dumps(arguments)) for name, arguments in asked])
+
+
+def test_each_sub_agent_is_that_of_its_own_call(tmp_path: Path) -> None:
+    with ScriptedServer(calling_agents) as server:
+        done, (parent, *children) = run(tmp_path, server, AGENTS)
+    assert [step.completion.content for step in parent.steps] == ["well", "seen", "seen"], done.stderr
+    asked = {(one.name, *(step.messages[-1]["content"].split()[-1] for step in one.steps)) for one in children}
+    assert len(children) == 5
+    assert asked == {("looker", "1"), ("looker", "12"), ("short", "look"), ("several", "a"), ("several", "b")}
+    assert {(one.parent_id, one.parent_step_id) for one in children} == {(parent.id, parent.steps[0].id)}
+
+
 SUMMED_UP = """
 tool = {"name": "Bash", "input_schema": {"type": "object"}}
 asked = "Reply with text only: a detailed summary of all, in a block <summary>."

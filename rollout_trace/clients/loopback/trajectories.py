@@ -35,8 +35,12 @@ _PATIENCE = 0.25
 """Seconds that a request waits for the end of the answer that may have begun its sub-agent: it may be a moment away."""
 _LONG = 24
 """Characters from which a text is told from others by being in one."""
-_NAMES = ("subagent_type", "agent_type", "agent_name", "agent", "task_name", "name", "description")
+_KINDS = ("subagent_type", "agent_type", "agent_name")
+"""Arguments that only a tool call has which begins a sub-agent."""
+_NAMES = (*_KINDS, "agent", "task_name", "name", "description")
 """Arguments of a tool call that say which sub-agent it begins, the best one first."""
+_PLACE = re.compile(r"\{\{\w+\}\}")
+"""In a prompt for several sub-agents: what differs."""
 _VERSION = re.compile(r"(?!OpenAI/|Anthropic/)[^/]*/v?(\d[\w.+-]*)")
 """In ``user-agent``: of the program, not of the SDK that it uses."""
 
@@ -49,6 +53,8 @@ class _Caller(NamedTuple):
     at: int
     """Its position among those of the step."""
     call: ToolCall
+    argument: str
+    """What the sub-agent was asked: a call may begin several."""
 
 
 class ProgramTrajectories:
@@ -73,8 +79,8 @@ class ProgramTrajectories:
         self._lock = threading.Lock()
         self._of: dict[str | tuple[str, ...], Trajectory] = {}
         """By the key of a conversation."""
-        self._by_call: dict[tuple[str, int], Trajectory] = {}
-        """Sub-agents by the step that called them, and which of its calls did."""
+        self._by_call: dict[tuple[str, int, str], Trajectory] = {}
+        """Sub-agents by the step that called them, which of its calls did, and what it asked them."""
         self._children: list[tuple[Trajectory, Trajectory]] = []
         """Sub-agents, each with the trajectory that called it, in the order they began."""
         self._root: Trajectory | None = None
@@ -126,10 +132,10 @@ class ProgramTrajectories:
         """The call that began the conversation of a first request; None where there is none."""
         end = time.monotonic() + _PATIENCE
         texts = (*opening.texts, *opening.latest) if has_thread else opening.texts
-        found = self._caller(texts)
+        found = self._caller(texts, opening)
         while found is None and self._is_running() and time.monotonic() < end:
             time.sleep(0.005)
-            found = self._caller(texts)
+            found = self._caller(texts, opening)
         return found
 
     def _begun(self, root: Trajectory, caller: _Caller | None, *, has_thread: bool) -> Trajectory:
@@ -137,18 +143,26 @@ class ProgramTrajectories:
         if caller is None:
             # A thread of its own, of which no call says how it began, is another one all the same.
             return self._child(root, None, root.name) if has_thread else root
-        key = caller.step.id, caller.at
+        key = caller.step.id, caller.at, caller.argument
         if key not in self._by_call:
             self._by_call[key] = self._child(caller.trajectory, caller.step.id, _name_of(caller.call))
         return self._by_call[key]
 
-    def _caller(self, texts: Sequence[str]) -> _Caller | None:
+    def _caller(self, texts: Sequence[str], opening: Opening) -> _Caller | None:
+        """The call that one of the texts has an argument of, with the least beside it; the latest of equals."""
+        best, least = None, float("inf")
         for trajectory in reversed(self._all()):
+            is_own = self._is_begun_alike(trajectory, opening)
             for step in reversed(trajectory.steps):
                 for at, call in enumerate(() if step.completion is None else step.completion.tool_calls):
-                    if any(_says(one, texts) for one in _strings(call.arguments)):
-                        return _Caller(trajectory, step, at, call)
-        return None
+                    for argument, beside in _asked(call, texts, is_own=is_own):
+                        if beside < least:
+                            best, least = _Caller(trajectory, step, at, call, argument), beside
+        return best
+
+    def _is_begun_alike(self, trajectory: Trajectory, opening: Opening) -> bool:
+        """Whether a conversation of a trajectory has the same system prompt."""
+        return any(key[0] == opening.key[0] for key, one in list(self._of.items()) if one is trajectory)
 
     def _all(self) -> list[Trajectory]:
         return [one for one in (self._root, *(child for child, _ in list(self._children))) if one is not None]
@@ -228,8 +242,26 @@ def _parsed(text: Any) -> Any:
         return text
 
 
+def _asked(call: ToolCall, texts: Sequence[str], *, is_own: bool) -> Iterator[tuple[str, int]]:
+    """The arguments of a call that the texts have, each with the number of characters that the two differ by.
+
+    Args:
+        is_own: the texts begin a conversation like that of the call: it may be the same one, summed up, in which
+            commands are quoted.
+    """
+    arguments = _parsed(call.arguments)
+    is_agent = isinstance(arguments, dict) and any(arguments.get(name) for name in _KINDS)
+    found = list(_strings(arguments))
+    for template in (one for one in found if _PLACE.search(one)):
+        found += [_PLACE.sub(lambda _, other=other: other, template) for other in found if other != template]
+    for one in filter(None, found):
+        for text in texts:
+            if _says(one, text, is_agent=is_agent) and (not is_own or len(text) <= 2 * len(one)):
+                yield one, abs(len(text) - len(one))
+
+
 def _strings(arguments: Any) -> Iterator[str]:
-    waiting = [_parsed(arguments)]
+    waiting = [arguments]
     while waiting:
         one = waiting.pop()
         if isinstance(one, str):
@@ -238,12 +270,11 @@ def _strings(arguments: Any) -> Iterator[str]:
             waiting.extend(one.values() if isinstance(one, dict) else one)
 
 
-def _says(argument: str, texts: Sequence[str]) -> bool:
-    """Whether one of the texts is an argument of a call, or one of them is in the other and long enough."""
+def _says(argument: str, text: str, *, is_agent: bool) -> bool:
+    """Whether a text is an argument of a call, or one is in the other: long enough, or a line for an agent."""
     shortest = min(len(argument), _LONG)
-    return bool(argument) and any(
-        argument == one or (shortest == _LONG <= len(one) and (argument in one or one in argument)) for one in texts
-    )
+    is_part = shortest == _LONG <= len(text) and (argument in text or text in argument)
+    return argument == text or is_part or (is_agent and argument in text.splitlines())
 
 
 def mark_auxiliary(trajectory: Trajectory) -> None:
