@@ -138,6 +138,8 @@ CLIS = {
         QWEN,
         ("--auth-type", "openai", "--yolo", "-p"),
         lambda server: {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none", "OPENAI_MODEL": "m"},
+        # For its memory: it has tools.
+        auxiliary=1,
     ),
     "kimi": Cli(
         KIMI,

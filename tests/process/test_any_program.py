@@ -115,6 +115,8 @@ for text in (*parts, "<now>12:00</now>\\n\\nlook", "see a", "see b"):
     ask(body=said(text, system="You look."))
 results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in first["tool_calls"]]
 ask(body=said("solve it", first, *results))
+# Not the program's work, but its own.
+ask(body=said("solve it", first, *results, "Keep it.", system="You are performing a managed memory dream."))
 # What began the conversation is summed up, and it goes on.
 ask(body=said("So far: `python -m pytest tests -x --quiet` failed, " + "and it was looked for what is wrong. " * 3))
 """
@@ -135,8 +137,10 @@ def calling_agents(request: Any) -> Any:
 
 def test_each_sub_agent_is_that_of_its_own_call(tmp_path: Path) -> None:
     with ScriptedServer(calling_agents) as server:
-        done, (parent, *children) = run(tmp_path, server, AGENTS)
-    assert [step.completion.content for step in parent.steps] == ["well", "seen", "seen"], done.stderr
+        done, (parent, *children) = run(tmp_path, server, AGENTS, "--cli", "qwen-code")
+    assert [step.completion.content for step in parent.steps] == ["well", "seen", "seen", "seen"], done.stderr
+    assert [step.metadata for step in parent.steps] == [None, None, {"auxiliary": True}, None]
+    assert [step.trainable for step in parent.steps] == [True, True, False, True]
     asked = {(one.name, *(step.messages[-1]["content"].split()[-1] for step in one.steps)) for one in children}
     assert len(children) == 5
     assert asked == {("looker", "1"), ("looker", "12"), ("short", "look"), ("several", "a"), ("several", "b")}

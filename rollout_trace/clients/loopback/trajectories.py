@@ -123,7 +123,8 @@ class ProgramTrajectories:
             self._root = root = self._main()
             if root is not None:
                 root.metadata = {**(root.metadata or {}), **_facts(self._program, headers)}
-                lifecycle.change_episode(root, mark_auxiliary)
+                beside = None if self._program is None else self._program.beside
+                lifecycle.change_episode(root, partial(_mark_auxiliary, beside))
                 if self._program is not None and self._program.compaction is not None:
                     lifecycle.change_episode(root, partial(_mark_compactions, *self._program.compaction))
         return self._root
@@ -277,14 +278,15 @@ def _says(argument: str, text: str, *, is_agent: bool) -> bool:
     return argument == text or is_part or (is_agent and argument in text.splitlines())
 
 
-def mark_auxiliary(trajectory: Trajectory) -> None:
+def _mark_auxiliary(beside: str | None, trajectory: Trajectory) -> None:
     """Marks the calls beside an agent's own conversation, which are not trained on: titles, routers, summaries.
 
-    They offer no tools, in a conversation of their own, where others do.
+    They offer no tools, in a conversation of their own, where others do; or their system prompt is one of ``beside``.
     """
     own = {opening_of_step(step).key for step in trajectory.steps if step.tools}
     for step in trajectory.steps:
-        if own and not step.tools and opening_of_step(step).key not in own:
+        key = opening_of_step(step).key
+        if (own and not step.tools and key not in own) or (beside is not None and re.match(beside, key[0])):
             step.trainable = False
             step.metadata = {**(step.metadata or {}), "auxiliary": True}
 
