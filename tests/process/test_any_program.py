@@ -113,6 +113,8 @@ first = json.loads(ask(body=said("solve it"))[2])["choices"][0]["message"]
 parts = ("look at the files of part 12", "look at the files of part 1")
 for text in (*parts, "<now>12:00</now>\\n\\nlook", "see a", "see b"):
     ask(body=said(text, system="You look."))
+# What the last one has begun.
+ask(body=said("deeper", system="You look."))
 results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in first["tool_calls"]]
 ask(body=said("solve it", first, *results))
 # Not the program's work, but its own.
@@ -123,7 +125,10 @@ ask(body=said("So far: `python -m pytest tests -x --quiet` failed, " + "and it w
 
 
 def calling_agents(request: Any) -> Any:
-    if request["messages"][-1]["content"] != "solve it":
+    last = request["messages"][-1]["content"]
+    if last == "see b":
+        return Reply("deeper", tool_calls=[("agent", '{"prompt": "deeper", "agent_type": "diver"}')])
+    if last != "solve it":
         return "seen"
     asked: list[tuple[str, Any]] = [
         ("run", {"command": "python -m pytest tests -x --quiet"}),
@@ -137,7 +142,9 @@ def calling_agents(request: Any) -> Any:
 
 def test_each_sub_agent_is_that_of_its_own_call(tmp_path: Path) -> None:
     with ScriptedServer(calling_agents) as server:
-        done, (parent, *children) = run(tmp_path, server, AGENTS, "--cli", "qwen-code")
+        done, found = run(tmp_path, server, AGENTS, "--cli", "qwen-code")
+    (diver,) = (one for one in found if one.name == "diver")
+    parent, *children = (one for one in found if one is not diver)
     assert [step.completion.content for step in parent.steps] == ["well", "seen", "seen", "seen"], done.stderr
     assert [step.metadata for step in parent.steps] == [None, None, {"auxiliary": True}, None]
     assert [step.trainable for step in parent.steps] == [True, True, False, True]
@@ -145,6 +152,9 @@ def test_each_sub_agent_is_that_of_its_own_call(tmp_path: Path) -> None:
     assert len(children) == 5
     assert asked == {("looker", "1"), ("looker", "12"), ("short", "look"), ("several", "a"), ("several", "b")}
     assert {(one.parent_id, one.parent_step_id) for one in children} == {(parent.id, parent.steps[0].id)}
+    (caller,) = (one for one in children if one.id == diver.parent_id)
+    assert diver.parent_step_id == caller.steps[0].id
+    assert caller.steps[0].messages[-1]["content"] == "see b"
 
 
 SUMMED_UP = """
