@@ -116,6 +116,12 @@ for text in (*parts, "<now>12:00</now>\\n\\nlook", "see a", "see b"):
 # What the last one has begun.
 ask(body=said("deeper", system="You look."))
 results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in first["tool_calls"]]
+# A fork goes on from the conversation: its calls have been emptied in it.
+rules = "<fork-boilerplate>" + "You are a fork. " * 9 + "</fork-boilerplate>"
+forked = {"role": "user", "content": rules + "\\n\\nDirective: look at the fork of it all"}
+well = {"role": "assistant", "content": "well"}
+ask(body=said("solve it", well, forked, well, "Begin."))
+ask(body=said("solve it", well, forked, well, "Begin.", well, "and then?"))
 ask(body=said("solve it", first, *results))
 # Not the program's work, but its own.
 ask(body=said("solve it", first, *results, "Keep it.", system="You are performing a managed memory dream."))
@@ -135,6 +141,7 @@ def calling_agents(request: Any) -> Any:
         ("agent", {"prompt": "look at the files of part 1", "agent_type": "looker", "name": "one"}),
         ("agent", {"prompt": "look at the files of part 12", "agent_type": "looker", "name": "twelve"}),
         ("agent", {"prompt": "look", "agent_type": "short", "name": "look"}),
+        ("agent", {"prompt": "look at the fork of it all", "subagent_type": "fork"}),
         ("swarm", {"description": "several", "prompt_template": "see {{item}}", "items": ["a", "b"]}),
     ]
     return Reply("well", tool_calls=[(name, json.dumps(arguments)) for name, arguments in asked])
@@ -149,8 +156,9 @@ def test_each_sub_agent_is_that_of_its_own_call(tmp_path: Path) -> None:
     assert [step.metadata for step in parent.steps] == [None, None, {"auxiliary": True}, None]
     assert [step.trainable for step in parent.steps] == [True, True, False, True]
     asked = {(one.name, *(step.messages[-1]["content"].split()[-1] for step in one.steps)) for one in children}
-    assert len(children) == 5
-    assert asked == {("looker", "1"), ("looker", "12"), ("short", "look"), ("several", "a"), ("several", "b")}
+    assert len(children) == 6
+    several = {("several", "a"), ("several", "b"), ("fork", "Begin.", "then?")}
+    assert asked == {("looker", "1"), ("looker", "12"), ("short", "look"), *several}
     assert {(one.parent_id, one.parent_step_id) for one in children} == {(parent.id, parent.steps[0].id)}
     (caller,) = (one for one in children if one.id == diver.parent_id)
     assert diver.parent_step_id == caller.steps[0].id

@@ -72,6 +72,8 @@ class Program:
     beside: str | None = None
     """A pattern of how the system prompts begin of agents that it runs beside its conversation, of itself: for its
     memory, say. They have tools."""
+    fork: str | None = None
+    """How the message begins with which a sub-agent goes on from a copy of the conversation it was called in."""
     transcript: tuple[str, str, str] | None = None
     """Where it writes its own account: the variable of the folder, what that is below the home otherwise, and a pattern
     of the file, ``{}`` for the id of the session."""
@@ -322,6 +324,7 @@ PROGRAMS = (
     Program(
         "qwen-code",
         ("qwen",),
+        fork="<fork-boilerplate>",
         beside="You are (now acting as the|performing a) managed memory|You are reviewing this conversation to extract",
     ),
     Program("kimi-code", ("kimi",)),

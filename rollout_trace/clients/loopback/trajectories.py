@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace import guard
-from rollout_trace.clients.loopback.openings import Opening, opening_of, opening_of_step, texts_in
+from rollout_trace.clients.loopback.openings import Opening, fork_in, opening_of, opening_of_step, texts_in
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import lifecycle
 from rollout_trace.record.state import state_of
@@ -100,6 +100,11 @@ class ProgramTrajectories:
         """
         opening = opening_of(protocol, body)
         thread = None if self._program is None else _header(headers, self._program.thread_headers)
+        begins = None if self._program is None else self._program.fork
+        fork = None if begins is None else fork_in(protocol, body, begins)
+        if fork is not None and opening is not None:
+            opening = opening._replace(key=(*opening.key, fork), texts=(fork,))
+        is_told = thread is not None or fork is not None
         key = thread or (None if opening is None else opening.key)
         with self._lock:
             root = self._opened(headers)
@@ -111,11 +116,10 @@ class ProgramTrajectories:
                 return self._of[key]
         # Without the lock: it may wait, and other conversations go on.
         # Without tools it is no agent, but a summary that a tool asks for, say, whose prompt has the tool's argument.
-        is_agent = opening.has_tools or thread is not None
-        caller = self._found_caller(opening, has_thread=thread is not None) if is_agent else None
+        caller = self._found_caller(opening, is_told=is_told) if opening.has_tools or is_told else None
         with self._lock:
             if key not in self._of:
-                self._of[key] = self._begun(root, caller, has_thread=thread is not None)
+                self._of[key] = self._begun(root, caller, is_told=is_told)
             return self._of[key]
 
     def _opened(self, headers: Mapping[str, str]) -> Trajectory | None:
@@ -129,31 +133,35 @@ class ProgramTrajectories:
                     lifecycle.change_episode(root, partial(_mark_compactions, *self._program.compaction))
         return self._root
 
-    def _found_caller(self, opening: Opening, *, has_thread: bool) -> _Caller | None:
-        """The call that began the conversation of a first request; None where there is none."""
+    def _found_caller(self, opening: Opening, *, is_told: bool) -> _Caller | None:
+        """The call that began the conversation of a first request; None where there is none.
+
+        Args:
+            is_told: the program says that it is another one, by its thread or as a fork.
+        """
         end = time.monotonic() + _PATIENCE
-        texts = (*opening.texts, *opening.latest) if has_thread else opening.texts
-        found = self._caller(texts, opening)
+        texts = (*opening.texts, *opening.latest) if is_told else opening.texts
+        found = self._caller(texts, None if is_told else opening)
         while found is None and self._is_running() and time.monotonic() < end:
             time.sleep(0.005)
-            found = self._caller(texts, opening)
+            found = self._caller(texts, None if is_told else opening)
         return found
 
-    def _begun(self, root: Trajectory, caller: _Caller | None, *, has_thread: bool) -> Trajectory:
+    def _begun(self, root: Trajectory, caller: _Caller | None, *, is_told: bool) -> Trajectory:
         """The trajectory of a conversation that begins."""
         if caller is None:
-            # A thread of its own, of which no call says how it began, is another one all the same.
-            return self._child(root, None, root.name) if has_thread else root
+            # A conversation of its own, of which no call says how it began, is another one all the same.
+            return self._child(root, None, root.name) if is_told else root
         key = caller.step.id, caller.at, caller.argument
         if key not in self._by_call:
             self._by_call[key] = self._child(caller.trajectory, caller.step.id, _name_of(caller.call))
         return self._by_call[key]
 
-    def _caller(self, texts: Sequence[str], opening: Opening) -> _Caller | None:
+    def _caller(self, texts: Sequence[str], opening: Opening | None) -> _Caller | None:
         """The call that one of the texts has an argument of, with the least beside it; the latest of equals."""
         best, least = None, float("inf")
         for trajectory in reversed(self._all()):
-            is_own = self._is_begun_alike(trajectory, opening)
+            is_own = opening is not None and self._is_begun_alike(trajectory, opening)
             for step in reversed(trajectory.steps):
                 for at, call in enumerate(() if step.completion is None else step.completion.tool_calls):
                     for argument, beside in _asked(call, texts, is_own=is_own):
