@@ -91,8 +91,10 @@ def delegating(calls: list[tuple[str, Any]]) -> Callable[[Mapping[str, Any]], An
         if shell is None:
             return _beside(request)
         messages = request.get("messages") or request["contents"]
-        said = json.dumps(messages)
-        asked = SUBTASK.search(json.dumps([one for one in messages if one["role"] == "user"][:1]))
+        found = ((at, SUBTASK.search(json.dumps(one))) for at, one in enumerate(messages) if one["role"] == "user")
+        # A fork has the conversation that it was begun in before it.
+        at, asked = next(((at, one) for at, one in found if one is not None), (0, None))
+        said = json.dumps(messages[at:])
         is_begun = any(word in said for word in ('"tool_result"', '"functionResponse"', '"role": "tool"'))
         if asked is None:
             return (
@@ -138,8 +140,6 @@ CLIS = {
         QWEN,
         ("--auth-type", "openai", "--yolo", "-p"),
         lambda server: {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none", "OPENAI_MODEL": "m"},
-        # For its memory: it has tools.
-        auxiliary=1,
     ),
     "kimi": Cli(
         KIMI,
@@ -179,6 +179,7 @@ AGENTS: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
         "general-purpose",
         _each("agent", subagent_type="general-purpose", description="copies", run_in_background=False),
     ),
+    "qwen-fork": ("qwen", "fork", _each("agent", subagent_type="fork", description="copies")),
     "kimi": ("kimi", "coder", _each("Agent", subagent_type="coder", description="copies")),
     "kimi-swarm": ("kimi", "copies", [("AgentSwarm", _SWARM)]),
     "copilot": (

@@ -142,6 +142,7 @@ def calling_agents(request: Any) -> Any:
         ("agent", {"prompt": "look at the files of part 12", "agent_type": "looker", "name": "twelve"}),
         ("agent", {"prompt": "look", "agent_type": "short", "name": "look"}),
         ("agent", {"prompt": "look at the fork of it all", "subagent_type": "fork"}),
+        ("write", {"old": "{{item}} {{item}}", "new": "<b>{{item}}</b>", "content": "{{item}}"}),
         ("swarm", {"description": "several", "prompt_template": "see {{item}}", "items": ["a", "b"]}),
     ]
     return Reply("well", tool_calls=[(name, json.dumps(arguments)) for name, arguments in asked])

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -69,7 +70,7 @@ def test_keys_are_in_no_process_list_file_or_log(tmp_path: Path) -> None:
         run = [*command, PROGRAM]
         done = subprocess.run(run, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
         assert [record.headers.get("authorization") for record in server.requests] == [f"Bearer {key}"] * 2 + [None]
-    found = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     # While it runs: the journal is there.
     assert any("out.jsonl.journal" in one for one in found["files"])
     assert found["in files"] == found["in commands"] == []
@@ -78,10 +79,10 @@ def test_keys_are_in_no_process_list_file_or_log(tmp_path: Path) -> None:
     assert found["in variables"] == ["MINE"]
     assert found["in environments"] == found["own"]
     # When it has ended.
-    (one,) = rt.read(tmp_path / "out.jsonl")
-    assert [step.status for step in one.steps] == ["ok", "error", "ok"]
-    assert one.steps[1].error is not None
-    assert one.steps[1].error.message == f"Incorrect API key provided: {MASK}."
+    (trajectory,) = rt.read(tmp_path / "out.jsonl")
+    assert [step.status for step in trajectory.steps] == ["ok", "error", "ok"]
+    assert trajectory.steps[1].error is not None
+    assert trajectory.steps[1].error.message == f"Incorrect API key provided: {MASK}."
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     for word in (key, found["secret"]):
         assert not [text for text in (*kept, done.stderr.encode()) if word.encode() in text]

@@ -260,13 +260,14 @@ def _asked(call: ToolCall, texts: Sequence[str], *, is_own: bool) -> Iterator[tu
     """
     arguments = _parsed(call.arguments)
     is_agent = isinstance(arguments, dict) and any(arguments.get(name) for name in _KINDS)
-    found = list(_strings(arguments))
-    for template in (one for one in found if _PLACE.search(one)):
-        found += [_PLACE.sub(lambda _, other=other: other, template) for other in found if other != template]
-    for one in filter(None, found):
+    found = list(filter(None, _strings(arguments)))
+    for one in found:
+        parts = _PLACE.split(one)
         for text in texts:
             if _says(one, text, is_agent=is_agent) and (not is_own or len(text) <= 2 * len(one)):
                 yield one, abs(len(text) - len(one))
+            elif len(parts) > 1 and text.startswith(parts[0]) and any(other.join(parts) == text for other in found):
+                yield text, 0
 
 
 def _strings(arguments: Any) -> Iterator[str]:
