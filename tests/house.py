@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "wire": (11300, 45),
     "file": (10611, 35),
     "record": (8769, 29),
-    "clients": (8946, 35),
+    "clients": (9010, 35),
     "process": (3010, 17),
     "train": (3842, 16),
     "integration": (750, 6),

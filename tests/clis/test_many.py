@@ -19,6 +19,7 @@ from rollout_trace.testing import Fault, Reply, RequestRecord, ScriptedServer
 from rollout_trace.testing.script import Answer
 from rollout_trace.wire import decode
 from tests.amount import amount
+from tests.consumers import closed_exchange
 
 from . import claude_code
 from .installed import CLAUDE_CODE, program
@@ -35,9 +36,12 @@ class Model:
 
     def __init__(self, places: Mapping[str, Path]) -> None:
         self._places = places
+        self.listed: list[str] = []
+        """Commands of processes, while the programs ran, that have a key in them."""
 
     def __call__(self, request: Mapping[str, Any], record: RequestRecord) -> Answer:
         """The answer to a request."""
+        self.listed += [one for one in commands() if KEY in one or BROKEN_KEY in one]
         if record.headers["x-api-key"] == BROKEN_KEY:
             wrong = {"type": "authentication_error", "message": "invalid x-api-key"}
             return Fault(status=401, body={"type": "error", "error": wrong})
@@ -50,6 +54,17 @@ class Model:
         if name in KILLED:
             os.kill(int((self._places[name] / "pid").read_text()), signal.SIGKILL)
         return Fault(stall=True) if name in (HANGING, *KILLED) else f"done {name}"
+
+
+def commands() -> list[str]:
+    """Those of all processes, as any user may list them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.append((process / "cmdline").read_text(errors="replace"))
+        except OSError:
+            continue
+    return found
 
 
 def left_running(folder: Path) -> list[str]:
@@ -82,7 +97,7 @@ def test_each_rollout_has_its_account(tmp_path: Path) -> None:
 
     tasks = [f"task-{number:03}" for number in range(COUNT)]
     output = tmp_path / "out.jsonl"
-    with ScriptedServer(Model(places)) as server:
+    with ScriptedServer(model := Model(places)) as server:
         summary = rt.collect(agent, tasks, output=output, concurrency=8, timeout=LIMIT, progress=False)
         sent = Counter(
             name
@@ -97,11 +112,19 @@ def test_each_rollout_has_its_account(tmp_path: Path) -> None:
     bad = {**dict.fromkeys(KILLED, "failed"), HANGING: "timeout", BROKEN: "failed"}
     expected = {**dict.fromkeys(tasks, "completed"), **bad}
     assert {name: one.status for name, one in found.items()} == expected, summary
-    text = output.read_text()
-    assert KEY not in text
-    assert BROKEN_KEY not in text
+    assert model.listed == []
+    # Claude Code's own files are in its home.
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and ".claude" not in str(path)]
+    assert output in kept
+    for word in (KEY, BROKEN_KEY):
+        assert [path for path in kept if word.encode() in path.read_bytes()] == []
     for name, one in found.items():
         check_account(name, one, sent[name])
+        # The file that BenchFlow has of a rollout; of those that failed too.
+        path = tmp_path / name / "llm_trajectory.jsonl"
+        path.parent.mkdir()
+        lines = export.write_exchanges(path, one)
+        assert len([closed_exchange.read(line) for line in path.read_bytes().splitlines()]) == lines > 0
     assert len({(one.metadata or {})["session_id"] for one in found.values()}) == COUNT
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from openai import APIConnectionError, OpenAI
@@ -17,7 +18,7 @@ from rollout_trace.data.tokens import same_array
 from rollout_trace.export import ExportReport
 from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace.wire import decode
-from tests.consumers import recorded
+from tests.consumers import closed_exchange, recorded
 
 
 def decoded(row: dict[str, Any]) -> list[rt.Step]:
@@ -44,6 +45,15 @@ def test_the_bodies_are_decoded_to_the_same_ids(make: Callable[[], list[rt.Traje
         for again, step in zip(decoded(row), sent, strict=True):
             for field in ("completion_token_ids", "logprobs", "prompt_token_ids"):
                 assert same_array(getattr(again, field), getattr(step, field)), field
+
+
+@pytest.mark.parametrize("make", recorded.EVERY, ids=lambda make: make.__name__)
+def test_lines_have_no_other_fields(make: Callable[[], list[rt.Trajectory]], tmp_path: Path) -> None:
+    count = export.write_exchanges(tmp_path / "llm_trajectory.jsonl", make(), report=ExportReport())
+    lines = (tmp_path / "llm_trajectory.jsonl").read_bytes().splitlines()
+    assert len([closed_exchange.read(line) for line in lines]) == count
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        closed_exchange.read(lines[0].replace(b'{"request":{', b'{"request":{"other":1,'))
 
 
 def is_whole(step: rt.Step) -> bool:

@@ -108,6 +108,64 @@ def test_calls_are_steps_and_sub_agents_children(tmp_path: Path) -> None:
     assert "sk-test" not in (tmp_path / "rollouts.jsonl").read_text() + done.stderr
 
 
+AGENTS = """
+first = json.loads(ask(body=said("solve it"))[2])["choices"][0]["message"]
+parts = ("look at the files of part 12", "look at the files of part 1")
+for text in (*parts, "<now>12:00</now>\\n\\nlook", "see a", "see b"):
+    ask(body=said(text, system="You look."))
+# What the last one has begun.
+ask(body=said("deeper", system="You look."))
+results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in first["tool_calls"]]
+# A fork goes on from the conversation: its calls have been emptied in it.
+rules = "<fork-boilerplate>" + "You are a fork. " * 9 + "</fork-boilerplate>"
+forked = {"role": "user", "content": rules + "\\n\\nDirective: look at the fork of it all"}
+well = {"role": "assistant", "content": "well"}
+ask(body=said("solve it", well, forked, well, "Begin."))
+ask(body=said("solve it", well, forked, well, "Begin.", well, "and then?"))
+ask(body=said("solve it", first, *results))
+# Not the program's work, but its own.
+ask(body=said("solve it", first, *results, "Keep it.", system="You are performing a managed memory dream."))
+# What began the conversation is summed up, and it goes on.
+ask(body=said("So far: `python -m pytest tests -x --quiet` failed, " + "and it was looked for what is wrong. " * 3))
+"""
+
+
+def calling_agents(request: Any) -> Any:
+    last = request["messages"][-1]["content"]
+    if last == "see b":
+        return Reply("deeper", tool_calls=[("agent", '{"prompt": "deeper", "agent_type": "diver"}')])
+    if last != "solve it":
+        return "seen"
+    asked: list[tuple[str, Any]] = [
+        ("run", {"command": "python -m pytest tests -x --quiet"}),
+        ("agent", {"prompt": "look at the files of part 1", "agent_type": "looker", "name": "one"}),
+        ("agent", {"prompt": "look at the files of part 12", "agent_type": "looker", "name": "twelve"}),
+        ("agent", {"prompt": "look", "agent_type": "short", "name": "look"}),
+        ("agent", {"prompt": "look at the fork of it all", "subagent_type": "fork"}),
+        ("write", {"old": "{{item}} {{item}}", "new": "<b>{{item}}</b>", "content": "{{item}}"}),
+        ("swarm", {"description": "several", "prompt_template": "see {{item}}", "items": ["a", "b"]}),
+    ]
+    return Reply("well", tool_calls=[(name, json.dumps(arguments)) for name, arguments in asked])
+
+
+def test_each_sub_agent_is_that_of_its_own_call(tmp_path: Path) -> None:
+    with ScriptedServer(calling_agents) as server:
+        done, found = run(tmp_path, server, AGENTS, "--cli", "qwen-code")
+    (diver,) = (one for one in found if one.name == "diver")
+    parent, *children = (one for one in found if one is not diver)
+    assert [step.completion.content for step in parent.steps] == ["well", "seen", "seen", "seen"], done.stderr
+    assert [step.metadata for step in parent.steps] == [None, None, {"auxiliary": True}, None]
+    assert [step.trainable for step in parent.steps] == [True, True, False, True]
+    asked = {(one.name, *(step.messages[-1]["content"].split()[-1] for step in one.steps)) for one in children}
+    assert len(children) == 6
+    several = {("several", "a"), ("several", "b"), ("fork", "Begin.", "then?")}
+    assert asked == {("looker", "1"), ("looker", "12"), ("short", "look"), *several}
+    assert {(one.parent_id, one.parent_step_id) for one in children} == {(parent.id, parent.steps[0].id)}
+    (caller,) = (one for one in children if one.id == diver.parent_id)
+    assert diver.parent_step_id == caller.steps[0].id
+    assert caller.steps[0].messages[-1]["content"] == "see b"
+
+
 SUMMED_UP = """
 tool = {"name": "Bash", "input_schema": {"type": "object"}}
 asked = "Reply with text only: a detailed summary of all, in a block <summary>."

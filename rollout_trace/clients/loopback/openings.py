@@ -53,6 +53,18 @@ def opening_of(protocol: str, body: bytes) -> Opening | None:
         return None
 
 
+def fork_in(protocol: str, body: bytes, beginning: str) -> str | None:
+    """The text with which a request's conversation was forked, the last one that begins so; None: it was not."""
+    if beginning.encode() not in body:
+        return None
+    try:
+        messages = _decode(_FIELDS.decode(body)[record_of(protocol).request.messages])
+    except (msgspec.DecodeError, KeyError, RecursionError):
+        return None
+    said = [one for message in messages if not _is_system(message) for one in texts_in(message)]
+    return next((one for one in reversed(said) if one.startswith(beginning)), None)
+
+
 def _listed(tools: msgspec.Raw | None) -> bool:
     return tools is not None and bytes(tools).strip() not in (b"null", b"[]", b"")
 

@@ -69,6 +69,11 @@ class Program:
     compaction: tuple[str, str] | None = None
     """What its requests have that are to sum up the conversation: ``messages`` (the last of them) or another field, and
     a pattern of its JSON."""
+    beside: str | None = None
+    """A pattern of how the system prompts begin of agents that it runs beside its conversation, of itself: for its
+    memory, say. They have tools."""
+    fork: str | None = None
+    """How the message begins with which a sub-agent goes on from a copy of the conversation it was called in."""
     transcript: tuple[str, str, str] | None = None
     """Where it writes its own account: the variable of the folder, what that is below the home otherwise, and a pattern
     of the file, ``{}`` for the id of the session."""
@@ -316,7 +321,12 @@ PROGRAMS = (
     ),
     Program("opencode", ("opencode",), ("x-session-id",), ("x-session-id",)),
     Program("gemini", ("gemini",)),
-    Program("qwen-code", ("qwen",)),
+    Program(
+        "qwen-code",
+        ("qwen",),
+        fork="<fork-boilerplate>",
+        beside="You are (now acting as the|performing a) managed memory|You are reviewing this conversation to extract",
+    ),
     Program("kimi-code", ("kimi",)),
     Program("copilot", ("copilot",)),
     Program("pi", ("pi",), start=_pi, path=_PI_PATH, upstream=_pi_upstream, end=_pi_end),

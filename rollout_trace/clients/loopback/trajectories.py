@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace import guard
-from rollout_trace.clients.loopback.openings import Opening, opening_of, opening_of_step, texts_in
+from rollout_trace.clients.loopback.openings import Opening, fork_in, opening_of, opening_of_step, texts_in
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import lifecycle
 from rollout_trace.record.state import state_of
@@ -35,8 +35,12 @@ _PATIENCE = 0.25
 """Seconds that a request waits for the end of the answer that may have begun its sub-agent: it may be a moment away."""
 _LONG = 24
 """Characters from which a text is told from others by being in one."""
-_NAMES = ("subagent_type", "agent_type", "agent_name", "agent", "task_name", "name", "description")
+_KINDS = ("subagent_type", "agent_type", "agent_name")
+"""Arguments that only a tool call has which begins a sub-agent."""
+_NAMES = (*_KINDS, "agent", "task_name", "name", "description")
 """Arguments of a tool call that say which sub-agent it begins, the best one first."""
+_PLACE = re.compile(r"\{\{\w+\}\}")
+"""In a prompt for several sub-agents: what differs."""
 _VERSION = re.compile(r"(?!OpenAI/|Anthropic/)[^/]*/v?(\d[\w.+-]*)")
 """In ``user-agent``: of the program, not of the SDK that it uses."""
 
@@ -49,6 +53,8 @@ class _Caller(NamedTuple):
     at: int
     """Its position among those of the step."""
     call: ToolCall
+    argument: str
+    """What the sub-agent was asked: a call may begin several."""
 
 
 class ProgramTrajectories:
@@ -73,8 +79,8 @@ class ProgramTrajectories:
         self._lock = threading.Lock()
         self._of: dict[str | tuple[str, ...], Trajectory] = {}
         """By the key of a conversation."""
-        self._by_call: dict[tuple[str, int], Trajectory] = {}
-        """Sub-agents by the step that called them, and which of its calls did."""
+        self._by_call: dict[tuple[str, int, str], Trajectory] = {}
+        """Sub-agents by the step that called them, which of its calls did, and what it asked them."""
         self._children: list[tuple[Trajectory, Trajectory]] = []
         """Sub-agents, each with the trajectory that called it, in the order they began."""
         self._root: Trajectory | None = None
@@ -94,6 +100,11 @@ class ProgramTrajectories:
         """
         opening = opening_of(protocol, body)
         thread = None if self._program is None else _header(headers, self._program.thread_headers)
+        begins = None if self._program is None else self._program.fork
+        fork = None if begins is None else fork_in(protocol, body, begins)
+        if fork is not None and opening is not None:
+            opening = opening._replace(key=(*opening.key, fork), texts=(fork,))
+        is_told = thread is not None or fork is not None
         key = thread or (None if opening is None else opening.key)
         with self._lock:
             root = self._opened(headers)
@@ -105,11 +116,10 @@ class ProgramTrajectories:
                 return self._of[key]
         # Without the lock: it may wait, and other conversations go on.
         # Without tools it is no agent, but a summary that a tool asks for, say, whose prompt has the tool's argument.
-        is_agent = opening.has_tools or thread is not None
-        caller = self._found_caller(opening, has_thread=thread is not None) if is_agent else None
+        caller = self._found_caller(opening, is_told=is_told) if opening.has_tools or is_told else None
         with self._lock:
             if key not in self._of:
-                self._of[key] = self._begun(root, caller, has_thread=thread is not None)
+                self._of[key] = self._begun(root, caller, is_told=is_told)
             return self._of[key]
 
     def _opened(self, headers: Mapping[str, str]) -> Trajectory | None:
@@ -117,38 +127,51 @@ class ProgramTrajectories:
             self._root = root = self._main()
             if root is not None:
                 root.metadata = {**(root.metadata or {}), **_facts(self._program, headers)}
-                lifecycle.change_episode(root, mark_auxiliary)
+                beside = None if self._program is None else self._program.beside
+                lifecycle.change_episode(root, partial(_mark_auxiliary, beside))
                 if self._program is not None and self._program.compaction is not None:
                     lifecycle.change_episode(root, partial(_mark_compactions, *self._program.compaction))
         return self._root
 
-    def _found_caller(self, opening: Opening, *, has_thread: bool) -> _Caller | None:
-        """The call that began the conversation of a first request; None where there is none."""
+    def _found_caller(self, opening: Opening, *, is_told: bool) -> _Caller | None:
+        """The call that began the conversation of a first request; None where there is none.
+
+        Args:
+            is_told: the program says that it is another one, by its thread or as a fork.
+        """
         end = time.monotonic() + _PATIENCE
-        texts = (*opening.texts, *opening.latest) if has_thread else opening.texts
-        found = self._caller(texts)
+        texts = (*opening.texts, *opening.latest) if is_told else opening.texts
+        found = self._caller(texts, None if is_told else opening)
         while found is None and self._is_running() and time.monotonic() < end:
             time.sleep(0.005)
-            found = self._caller(texts)
+            found = self._caller(texts, None if is_told else opening)
         return found
 
-    def _begun(self, root: Trajectory, caller: _Caller | None, *, has_thread: bool) -> Trajectory:
+    def _begun(self, root: Trajectory, caller: _Caller | None, *, is_told: bool) -> Trajectory:
         """The trajectory of a conversation that begins."""
         if caller is None:
-            # A thread of its own, of which no call says how it began, is another one all the same.
-            return self._child(root, None, root.name) if has_thread else root
-        key = caller.step.id, caller.at
+            # A conversation of its own, of which no call says how it began, is another one all the same.
+            return self._child(root, None, root.name) if is_told else root
+        key = caller.step.id, caller.at, caller.argument
         if key not in self._by_call:
             self._by_call[key] = self._child(caller.trajectory, caller.step.id, _name_of(caller.call))
         return self._by_call[key]
 
-    def _caller(self, texts: Sequence[str]) -> _Caller | None:
+    def _caller(self, texts: Sequence[str], opening: Opening | None) -> _Caller | None:
+        """The call that one of the texts has an argument of, with the least beside it; the latest of equals."""
+        best, least = None, float("inf")
         for trajectory in reversed(self._all()):
+            is_own = opening is not None and self._is_begun_alike(trajectory, opening)
             for step in reversed(trajectory.steps):
                 for at, call in enumerate(() if step.completion is None else step.completion.tool_calls):
-                    if any(_says(one, texts) for one in _strings(call.arguments)):
-                        return _Caller(trajectory, step, at, call)
-        return None
+                    for argument, beside in _asked(call, texts, is_own=is_own):
+                        if beside < least:
+                            best, least = _Caller(trajectory, step, at, call, argument), beside
+        return best
+
+    def _is_begun_alike(self, trajectory: Trajectory, opening: Opening) -> bool:
+        """Whether a conversation of a trajectory has the same system prompt."""
+        return any(key[0] == opening.key[0] for key, one in list(self._of.items()) if one is trajectory)
 
     def _all(self) -> list[Trajectory]:
         return [one for one in (self._root, *(child for child, _ in list(self._children))) if one is not None]
@@ -228,8 +251,27 @@ def _parsed(text: Any) -> Any:
         return text
 
 
+def _asked(call: ToolCall, texts: Sequence[str], *, is_own: bool) -> Iterator[tuple[str, int]]:
+    """The arguments of a call that the texts have, each with the number of characters that the two differ by.
+
+    Args:
+        is_own: the texts begin a conversation like that of the call: it may be the same one, summed up, in which
+            commands are quoted.
+    """
+    arguments = _parsed(call.arguments)
+    is_agent = isinstance(arguments, dict) and any(arguments.get(name) for name in _KINDS)
+    found = list(filter(None, _strings(arguments)))
+    for one in found:
+        parts = _PLACE.split(one)
+        for text in texts:
+            if _says(one, text, is_agent=is_agent) and (not is_own or len(text) <= 2 * len(one)):
+                yield one, abs(len(text) - len(one))
+            elif len(parts) > 1 and text.startswith(parts[0]) and any(other.join(parts) == text for other in found):
+                yield text, 0
+
+
 def _strings(arguments: Any) -> Iterator[str]:
-    waiting = [_parsed(arguments)]
+    waiting = [arguments]
     while waiting:
         one = waiting.pop()
         if isinstance(one, str):
@@ -238,22 +280,22 @@ def _strings(arguments: Any) -> Iterator[str]:
             waiting.extend(one.values() if isinstance(one, dict) else one)
 
 
-def _says(argument: str, texts: Sequence[str]) -> bool:
-    """Whether one of the texts is an argument of a call, or one of them is in the other and long enough."""
+def _says(argument: str, text: str, *, is_agent: bool) -> bool:
+    """Whether a text is an argument of a call, or one is in the other: long enough, or a line for an agent."""
     shortest = min(len(argument), _LONG)
-    return bool(argument) and any(
-        argument == one or (shortest == _LONG <= len(one) and (argument in one or one in argument)) for one in texts
-    )
+    is_part = shortest == _LONG <= len(text) and (argument in text or text in argument)
+    return argument == text or is_part or (is_agent and argument in text.splitlines())
 
 
-def mark_auxiliary(trajectory: Trajectory) -> None:
+def _mark_auxiliary(beside: str | None, trajectory: Trajectory) -> None:
     """Marks the calls beside an agent's own conversation, which are not trained on: titles, routers, summaries.
 
-    They offer no tools, in a conversation of their own, where others do.
+    They offer no tools, in a conversation of their own, where others do; or their system prompt is one of ``beside``.
     """
     own = {opening_of_step(step).key for step in trajectory.steps if step.tools}
     for step in trajectory.steps:
-        if own and not step.tools and opening_of_step(step).key not in own:
+        key = opening_of_step(step).key
+        if (own and not step.tools and key not in own) or (beside is not None and re.match(beside, key[0])):
             step.trainable = False
             step.metadata = {**(step.metadata or {}), "auxiliary": True}
 

@@ -11,11 +11,11 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.report import ExportReport
-from tests.consumers import recorded
+from tests.consumers import closed_exchange, recorded
 from tests.consumers.modules import skip_init
 
 skip_init("benchflow", "benchflow.trajectories")
-from benchflow.trajectories.types import LLMExchange, Trajectory  # noqa: E402 - after its package is in place
+from benchflow.trajectories.types import LLMExchange, LLMRequest, LLMResponse, Trajectory  # noqa: E402 - after its package is in place
 
 
 def read(path: Path) -> list[Any]:
@@ -43,3 +43,15 @@ def test_it_counts_the_tokens_and_has_the_conversation(tmp_path: Path) -> None:
     assert [message["role"] for message in whole.messages] == [
         "system", "user", "assistant", "tool", "assistant", "tool", "assistant",
     ]  # fmt: skip
+
+
+def test_lines_are_closed_records_of_its_fields() -> None:
+    """Its models ignore what they do not know: a line that ``closed_exchange`` reads has their fields, and ours."""
+    ours = {
+        LLMRequest: closed_exchange.Request,
+        LLMResponse: closed_exchange.Response,
+        LLMExchange: closed_exchange.Exchange,
+    }
+    for theirs, closed in ours.items():
+        more = closed_exchange.OWN if theirs is LLMExchange else ()
+        assert {*theirs.model_fields, *more} == set(closed.__struct_fields__)
