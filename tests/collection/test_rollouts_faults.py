@@ -87,18 +87,25 @@ def test_what_is_too_old_is_noted_at_the_end_where_it_could_not_be_before(
     assert sorted(runs)[:3] == [(0, False), (0, False), (0, True)]
 
 
-def test_what_newer_weights_made_is_not_taken_after_a_step_back(tmp_path: Path, ask: Any) -> None:
-    """A trainer that goes on from a checkpoint has lost those weights."""
-    version, tasks = 9, [{"id": f"t{at}"} for at in range(4)]
-    options = {"output": tmp_path / "x.jsonl", "max_lag": 1, "policy_version": lambda: version}
+@pytest.mark.parametrize("place", ["x.jsonl", "x/"])
+@pytest.mark.parametrize("after", [4, 11])
+def test_what_is_too_old_when_a_run_goes_on_is_noted(after: int, place: str, tmp_path: Path, ask: Any) -> None:
+    """So is what newer weights made: a trainer that goes on from a checkpoint has lost those."""
+    version, tasks, figures = 9, [{"id": f"t{at}"} for at in range(4)], list[dict[str, float]]()
+    output = f"{tmp_path}/{place}"
+    options = {"output": output, "max_lag": 1, "policy_version": lambda: version, "log": figures.append}
     with stream(ask, tasks, **options) as made:
         next(made)
         assert made._thread is not None
         while made._stream.ready < 3:
             threading.Event().wait(0.01)
-    version = 4
-    (*rest,) = stream(ask, tasks, **options)
-    assert [run.steps[0].policy_version for group in rest for run in group.trajectories] == [4] * 3
+    version = after
+    rest = list(stream(ask, tasks, **options))
+    assert [run.steps[0].policy_version for group in rest for run in group.trajectories] == [after] * 3
+    assert figures[-1]["stale"] == 3
+    steps = [(run.steps[0], (run.metadata or {})["collect"].get("stale")) for run in rt.read(output)]
+    assert sorted((step.policy_version, step.trainable, stale) for step, stale in steps if stale) == [(9, False, True)] * 3
+    assert len(steps) == 7
 
 
 def test_the_garbage_collector_may_find_it_in_its_own_thread(
