@@ -41,7 +41,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "process": (3010, 17),
     "train": (3842, 16),
     "integration": (750, 6),
-    "collection": (8654, 38),
+    "collection": (8659, 38),
     "importing": (6900, 31),
     "export": (7380, 36),
     "trainers": (1859, 13),

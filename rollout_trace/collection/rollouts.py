@@ -49,6 +49,11 @@ if TYPE_CHECKING:
         recording: Mapping[str, Any] | None
         logs: bool | str | os.PathLike[str]
 
+    class TrainerOptions(RolloutOptions, total=False):
+        """Options that a trainer's adapter shares with ``rt.rollouts``."""
+
+        log: Callable[[dict[str, float]], object] | None
+
 
 T = TypeVar("T")
 

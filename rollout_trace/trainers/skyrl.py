@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.collection.collect import Agent, Reward
-    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.collection.rollouts import TrainerOptions
     from rollout_trace.train.groups import Group
 
 
@@ -62,7 +62,7 @@ class Generator:
         step_wise_trajectories: bool = False,
         failed: Literal["mask", "mask_group"] = "mask",
         policy_version: int | str | Callable[[], int | str] | None = None,
-        **options: Unpack[RolloutOptions],
+        **options: Unpack[TrainerOptions],
     ) -> None:
         if failed not in ("mask", "mask_group"):
             raise ValueError(f"failed={failed!r}: expected 'mask' or 'mask_group'.")
