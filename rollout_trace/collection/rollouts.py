@@ -49,6 +49,11 @@ if TYPE_CHECKING:
         recording: Mapping[str, Any] | None
         logs: bool | str | os.PathLike[str]
 
+    class TrainerOptions(RolloutOptions, total=False):
+        """Options that a trainer's adapter shares with ``rt.rollouts``."""
+
+        log: Callable[[dict[str, float]], object] | None
+
 
 T = TypeVar("T")
 
@@ -89,9 +94,10 @@ def rollouts(
             the version at the start of its call, unless the engine reports its own. With an executor that uses other
             processes, it is the version at the start of the rollout.
         max_lag: maximum number of versions between the start of a rollout and the moment its group is taken. An older
-            rollout is repeated, at most three times; then its group is given up. While a group that one more version
-            would make too old is being repeated, no other group is handed over, so that slow tasks get their groups
-            too. Rollouts that were too old have ``metadata["collect"]["stale"]`` in the output; do not train on them.
+            rollout is repeated, at most three times; then its group is given up. So is one with a version above the
+            present one, left by a trainer that went back to a checkpoint. While a group that one more version would
+            make too old is being repeated, no other group is handed over, so that slow tasks get their groups too.
+            Rollouts that were too old have ``metadata["collect"]["stale"]`` in the output; do not train on them.
         order: ``ready``: groups come as soon as they are complete; ``tasks``: in the order of the tasks.
         log: called for each group that is taken or given up, with a dict of figures: ``groups``, ``ready``,
             ``in_flight``, ``stale``, ``dropped``, ``reward`` (mean of the group), ``tokens_per_second``,
@@ -288,4 +294,6 @@ class _Thread:
         if self._thread.is_alive() and self._loop is not None and self._work is not None:
             self._loop.call_soon_threadsafe(self._work.cancel)
             self._loop.call_soon_threadsafe(self._left.set)
-            self._thread.join()
+            # Python's garbage collector may call this in that thread.
+            if self._thread is not threading.current_thread():
+                self._thread.join()

@@ -251,7 +251,11 @@ class _Run:
             self._stale.add(episode_of(trajectories[0]))
         else:
             notes = [leave_out_note(one, STALE) for one in trajectories]
-            guard.run_all("stale", lambda: append_notes(output, notes))
+            try:
+                append_notes(output, notes)
+            except Exception as error:  # The disk is full, perhaps: once more at the end.
+                self._stale.add(episode_of(trajectories[0]))
+                guard.failed("stale", None, error)
 
     async def _flush(self) -> None:
         executor = self._runner.executor

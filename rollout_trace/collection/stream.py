@@ -338,19 +338,19 @@ class Stream:
         self._waiting -= len(pending.runs)
         pending.left = len(stale)
         for run in stale:
-            self._is_stale(run)
+            self._is_stale(run.trajectories)
             self._begin_again(run)
         self._wake()
 
     def _give_up(self, pending: _Pending) -> None:
         """Takes a group's trajectories from it: it was too old too often."""
         for run in pending.runs:
-            self._is_stale(run)
+            self._is_stale(run.trajectories)
             run.trajectories = ()
 
-    def _is_stale(self, run: _Run) -> None:
+    def _is_stale(self, trajectories: Sequence[Trajectory]) -> None:
         self.stale += 1
-        self._on.stale(run.trajectories)
+        self._on.stale(trajectories)
 
     def _begin_again(self, run: _Run) -> None:
         assert self._tally is not None
@@ -438,6 +438,8 @@ class Stream:
                 job = replace(job, attempt=attempt, policy_version=version)
                 runs.append(_Run(job=job, trajectory_id=own, trajectories=known or ()))
             else:
+                if known:
+                    self._is_stale(known)
                 runs.append(_Run(job=job))
                 self._new.append(job)
         if is_given:

@@ -64,8 +64,8 @@ class Versions:
         if self.max_lag is None:
             return False
         now = self.now()
-        # Rollouts of an earlier run may have no number.
-        return not isinstance(began, int) or not isinstance(now, int) or now + after - began > self.max_lag
+        # Rollouts of an earlier run may have no number, or that of weights which a trainer has gone back from since.
+        return not isinstance(began, int) or not isinstance(now, int) or not 0 <= now - began <= self.max_lag - after
 
     def _checked(self, value: Any, what: str) -> Version:
         if isinstance(value, str) and self.max_lag is None:

@@ -56,6 +56,8 @@ class Family(NamedTuple):
     """The rollout; None: the attempt is thrown away. Known here: ``redact=`` may change what is in a trajectory."""
     size: int
     written: list[Trajectory]
+    refused: list[Trajectory]
+    """By their file, which may take them later."""
 
 
 class Worker:
@@ -64,7 +66,8 @@ class Worker:
     Args:
         work: what the rollouts share.
         on_written: called with the trajectories of each attempt when they are in the output, and with their facts, None
-            where ``redact=`` has changed what they are read from; on the thread that writes.
+            where ``redact=`` has changed what they are read from; on the thread that writes. Where the output refuses
+            one of them, it is called at once, without facts, and for those once they are written, without the key.
         version: gives the version of the weights, for each call; None: that of the job.
     """
 
@@ -102,6 +105,8 @@ class Worker:
             opened.callback(self._logs.uninstall)
             sink.on_written.append(self._written)
             opened.callback(sink.on_written.remove, self._written)
+            sink.on_refused.append(self._refused)
+            opened.callback(sink.on_refused.remove, self._refused)
             # Last, so that it ends first. In a context of its own: the caller's recording stays what it was.
             output = recording(NOWHERE if self._work.output is None else self._work.output, **self._work.recording)
             contextvars.copy_context().run(opened.enter_context, output)
@@ -196,7 +201,7 @@ class Worker:
     def _finish(self, trajectory: Trajectory, key: Key | None, error: BaseException | None) -> None:
         current_scope.set(None)
         family = closed_inside(trajectory)
-        together = Family(trajectory.id, key, len(family), [])
+        together = Family(trajectory.id, key, len(family), [], [])
         self._families.update((one.id, together) for one in family)
         lifecycle.finish(trajectory, None, error)
         for one in family:
@@ -215,6 +220,20 @@ class Worker:
         family.written.append(trajectory)
         if len(family.written) == family.size:
             self._on_written(family, facts_of(family.written))
+
+    def _refused(self, trajectory: Trajectory, target: str) -> None:
+        """Passes on an attempt that its file refuses: who waits for it would wait for as long as a disk is full."""
+        family = self._families.get(trajectory.id)
+        if family is None:
+            return
+        family.refused.append(trajectory)
+        made = {one.id: one for one in (*family.refused, *family.written)}
+        if len(made) == family.size:
+            self._on_written(family._replace(written=list(made.values())), None)
+            # Nobody waits for it any more, and memory may have no room for it.
+            family.refused.clear()
+            counted = family._replace(key=None)
+            self._families.update((name, counted) for name in made if name in self._families)
 
 
 def _opened(job: Job) -> Trajectory:

@@ -31,6 +31,8 @@ FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
 
 on_written: list[Callable[[Trajectory, str], object]] = []
 """Called with each trajectory that a recording has written, and the name of its target."""
+on_refused: list[Callable[[Trajectory, str], object]] = []
+"""The same, of each that its file refuses: it is kept, and mostly written later."""
 
 
 class Answer(NamedTuple):
@@ -205,7 +207,12 @@ class Sink:
         if journal is not None:
             journal.written()
 
+    def _tell_refused(self, trajectory: Trajectory) -> None:
+        if on_refused:
+            guard.run_all("summary", *(partial(tell, trajectory, self.name) for tell in list(on_refused)))
+
     def _lose(self, trajectory: Trajectory, error: BaseException, member: Member | None) -> None:
+        self._tell_refused(trajectory)
         size = 0 if member is None else member.size
         if member is not None and self._lost_bytes + size > KEEP_LIMIT:
             # Not to be tried again out of the journal: it is not the file that refuses it.
@@ -222,6 +229,7 @@ class Sink:
 
     def _keep(self, kept: _Kept) -> None:
         self.is_failing = True
+        self._tell_refused(kept.trajectory)
         if not self._kept:
             self._delay = FIRST_RETRY
             self._retry_at = time.monotonic() + self._delay

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.collection.collect import Agent, Reward
-    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.collection.rollouts import TrainerOptions
     from rollout_trace.train.groups import Group
 
 
@@ -34,7 +34,7 @@ def workflow(
     in_flight: int = 256,
     several: Literal["longest", "all"] = "longest",
     base_url: str | None = None,
-    **options: Unpack[RolloutOptions],
+    **options: Unpack[TrainerOptions],
 ) -> RolloutWorkflow:
     """Makes a workflow that runs an agent, for ``rollout_batch``, ``prepare_batch`` and ``submit`` of AReaL's engines.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.collection.collect import Agent, Reward
-    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.collection.rollouts import TrainerOptions
     from rollout_trace.train.groups import Group
 
 _INDEXES = ("_ng_task_index", "_ng_rollout_index")
@@ -30,7 +30,7 @@ def agent_server(
     reward: "Reward | None" = None,
     output: "str | os.PathLike[str] | None" = None,
     in_flight: int = 256,
-    **options: "Unpack[RolloutOptions]",
+    **options: "Unpack[TrainerOptions]",
 ) -> "type[SimpleResponsesAPIAgent]":
     """Makes a server class that runs an agent, for ``SERVER.run_webserver()`` in the server's ``app.py``.
 

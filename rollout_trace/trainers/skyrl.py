@@ -10,6 +10,7 @@ from rollout_trace.collection.task_files import Keyed
 from rollout_trace.export import skyrl
 from rollout_trace.report import ExportReport
 from rollout_trace.trainers.feed import Feed
+from rollout_trace.trainers.served import OF_TRAINER
 
 if TYPE_CHECKING:
     import os
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.collection.collect import Agent, Reward
-    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.collection.rollouts import TrainerOptions
     from rollout_trace.train.groups import Group
 
 
@@ -61,10 +62,12 @@ class Generator:
         step_wise_trajectories: bool = False,
         failed: Literal["mask", "mask_group"] = "mask",
         policy_version: int | str | Callable[[], int | str] | None = None,
-        **options: Unpack[RolloutOptions],
+        **options: Unpack[TrainerOptions],
     ) -> None:
         if failed not in ("mask", "mask_group"):
             raise ValueError(f"failed={failed!r}: expected 'mask' or 'mask_group'.")
+        if refused := sorted(OF_TRAINER.intersection(options)):
+            raise TypeError(f"Generator() takes no {', '.join(refused)}: SkyRL decides which rollouts are made.")
         self.report = ExportReport()
         """Counts of what SkyRL has no place for, over all batches."""
         self._finished = 0
@@ -72,7 +75,7 @@ class Generator:
         self._failed: Literal["mask", "mask_group"] = failed
         version = (lambda: self._finished) if policy_version is None else policy_version
         given: dict[str, Any] = {"engine": "vllm", "progress": False, **options, "policy_version": version}
-        self._feed = Feed(agent, reward=reward, output=output, in_flight=in_flight, order="ready", **given)
+        self._feed = Feed(agent, reward=reward, output=output, in_flight=in_flight, **given)
 
     async def generate(self, input_batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the ``GeneratorOutput`` for a ``GeneratorInput``, in its order.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.collection.collect import Agent, Reward
-    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.collection.rollouts import TrainerOptions
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.train.groups import Group
 
@@ -37,7 +37,7 @@ def generate_function(
     several: Literal["longest", "all"] = "longest",
     base_url: str | None = None,
     policy_version: int | str | Callable[[], int | str] | None = None,
-    **options: Unpack[RolloutOptions],
+    **options: Unpack[TrainerOptions],
 ) -> Generate:
     """Makes the function that slime and Miles call for each sample, from an agent.
 

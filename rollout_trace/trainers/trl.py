@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.collection.collect import Agent, Reward
-    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.collection.rollouts import TrainerOptions
 
 
 def rollout_func(
@@ -30,7 +30,7 @@ def rollout_func(
     output: str | os.PathLike[str] | None = None,
     in_flight: int = 32,
     several: Literal["raise", "longest"] = "longest",
-    **options: Unpack[RolloutOptions],
+    **options: Unpack[TrainerOptions],
 ) -> RolloutFunc:
     """Makes a ``rollout_func`` for ``trl.GRPOTrainer`` from an agent, which runs ``num_generations`` times per prompt.
 

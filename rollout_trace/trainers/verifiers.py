@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from verifiers.v1.trace import Trace
 
     from rollout_trace.collection.collect import Agent, Reward
-    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.collection.rollouts import TrainerOptions
     from rollout_trace.data.trajectory import Trajectory
 
 
@@ -31,7 +31,7 @@ def harness(
     output: str | os.PathLike[str] | None = None,
     in_flight: int = 256,
     policy_version: int | str | Callable[[], int | str] | None = None,
-    **options: Unpack[RolloutOptions],
+    **options: Unpack[TrainerOptions],
 ) -> type[Harness[HarnessConfig]]:
     """Makes a harness class that runs an agent in the environment's process.
 

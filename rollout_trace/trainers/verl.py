@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rollout_trace.collection.collect import Agent, Reward
     from rollout_trace.collection.logs import Rollout
-    from rollout_trace.collection.rollouts import RolloutOptions
+    from rollout_trace.collection.rollouts import TrainerOptions
     from rollout_trace.data.trajectory import Trajectory
 
 
@@ -42,7 +42,7 @@ def agent_loop(
     reward: Reward | None = None,
     output: str | os.PathLike[str] | None = None,
     in_flight: int = 256,
-    **options: Unpack[RolloutOptions],
+    **options: Unpack[TrainerOptions],
 ) -> Any:
     """Makes an agent loop from an agent: a subclass of verl's ``AgentLoopBase``, for ``_target_`` in its configuration.
 

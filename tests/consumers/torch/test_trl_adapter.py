@@ -154,6 +154,7 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
     policy, drawers = grpo.Policy(model, deepcopy(model).eval()), dict(zip(grpo.DRAWERS, grpo.THINGS, strict=True))
     batches: list[dict[str, Any]] = []
     rewarded: list[dict[str, Any]] = []
+    figures: list[dict[str, float]] = []
 
     computed, rollouts = Computed(), SimpleNamespace()
 
@@ -187,7 +188,7 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
         def grade(task: Any, result: str, trajectory: rt.Trajectory) -> float:
             return float(result == drawers[task[-1]["content"][-1]]) + len(trajectory.steps) / 10
 
-        func = trl.rollout_func(agent, reward=grade, output=tmp_path / "rollouts")
+        func = trl.rollout_func(agent, reward=grade, output=tmp_path / "rollouts", log=figures.append)
         rollouts.trainer = func.trainer
         trainer = grpo.make_trainer(func, policy, tokenizer, STEPS, 0, tmp_path)
         trainer.train()
@@ -196,6 +197,7 @@ def test_the_trainer_takes_steps(grpo: Any, tmp_path: Path, monkeypatch: pytest.
     outer = [run for run in runs.values() if run.parent_id is None]
     assert len(outer) == STEPS * 4 * len(grpo.DRAWERS)
     assert {"completed", "failed"} == {run.status for run in outer}
+    assert [one["groups"] for one in figures] == list(range(1, 1 + STEPS * len(grpo.DRAWERS)))
     kinds = {len(run.sequences()) for run in outer}
     assert {0, 1, 2} <= kinds
     for step, (batch, given) in enumerate(zip(batches, rewarded, strict=True)):

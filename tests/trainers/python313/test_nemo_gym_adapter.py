@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,7 @@ def test_nemo_gym_gets_what_was_sampled(verified: bool, tmp_path: Path) -> None:
     assert alone["output"][-1]["generation_token_ids"] == found[0]["response"]["output"][-1]["generation_token_ids"]
 
 
-def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="the agent is 3"):
         agent_server(3)
     with pytest.raises(TypeError, match="takes no samples"):
@@ -198,6 +199,9 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text("{}\n")
     with pytest.raises(FileExistsError, match=r"runs\.jsonl is not empty"):
         agent_server(len, output=tmp_path / "runs.jsonl")
+    monkeypatch.setitem(sys.modules, "nemo_gym.base_resources_server", None)
+    with pytest.raises(ImportError, match=r"needs NeMo-Gym 0\.7, which cannot be imported: "):
+        agent_server(len)
 
 
 def test_the_page_gives_nemo_gym_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

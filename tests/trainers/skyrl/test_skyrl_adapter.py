@@ -253,6 +253,8 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         Generator(3)
     with pytest.raises(ValueError, match="failed='keep': expected 'mask' or 'mask_group'"):
         Generator(len, failed="keep")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Generator\(\) takes no order, samples: SkyRL decides which rollouts"):
+        Generator(len, samples=2, order="tasks")  # type: ignore[call-arg]
     (tmp_path / "rollouts.jsonl").write_text("{}\n")
     with pytest.raises(FileExistsError, match=r"rollouts\.jsonl is not empty"):
         Generator(len, output=tmp_path / "rollouts.jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import warnings
 from collections import defaultdict
@@ -185,7 +186,7 @@ def test_a_rejected_item_and_versions_that_move(tmp_path: Path) -> None:
         assert asyncio.run(episode()) is None
 
 
-def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="the agent is 3"):
         workflow(3, reward=grade)
     with pytest.raises(TypeError, match="takes no policy_version"):
@@ -193,6 +194,9 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text("{}\n")
     with pytest.raises(FileExistsError, match=r"runs\.jsonl is not empty"):
         workflow(len, reward=grade, output=tmp_path / "runs.jsonl")
+    monkeypatch.setitem(sys.modules, "areal.api.workflow_api", None)
+    with pytest.raises(ImportError, match=r"needs AReaL 1\.0, which cannot be imported: "):
+        workflow(len, reward=grade)
 
 
 def test_the_page_gives_areal_its_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
