@@ -14,6 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.collection import checks
 from rollout_trace.collection.objects import absolute_spec
 from rollout_trace.data.user_values import brief
@@ -165,7 +166,7 @@ def _known(name: str, place: str) -> str:
     known = name.replace("-", "_")
     if known in SETTINGS or known in GROUPS:
         return known
-    raise SettingsError(f"{place}: there is no setting {brief(name)}; {checks.advice(known, sorted(SETTINGS))}")
+    raise SettingsError(f"{place}: there is no setting {brief(name)}. {did_you_mean(known, sorted(SETTINGS))}")
 
 
 def _merged(before: Any, after: Any, place: str) -> Any:
@@ -326,7 +327,7 @@ GROUPS = {
 def _part(group: str, key: Any) -> str:
     """Returns the setting that a group's key stands for. Raises TypeError if there is none."""
     if key not in GROUPS[group]:
-        raise TypeError(f"{group} has the key {brief(key)}; {checks.advice(str(key), GROUPS[group])}")
+        raise TypeError(f"{group} has the key {brief(key)}. {did_you_mean(key, GROUPS[group])}")
     return GROUPS[group][key]
 
 
@@ -349,7 +350,7 @@ def ungrouped(given: Mapping[str, Any], function: str = "collect") -> dict[str, 
         elif name in found:
             found[name] = value
         elif name != "limits":
-            raise TypeError(f"{function}() has no argument {name!r}; {checks.advice(name, {**found, **GROUPS})}")
+            raise TypeError(f"{function}() has no argument {name!r}. {did_you_mean(name, {**found, **GROUPS})}")
         elif value is not None:
             raise checks.refused(value, name, f"a mapping with any of {', '.join(GROUPS[name])}")
     return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import refuse_special_file
 from rollout_trace.file.lines import Damaged, lines
@@ -72,8 +72,7 @@ def _not_found(path: str, *, is_file: bool) -> str:
     folder, name = os.path.split(path)
     if folder and not os.path.isdir(folder):
         return f"there is no file of tasks {path}: there is no folder {folder}."
-    close = get_close_matches(name, os.listdir(folder or "."), 1)
-    return f"there is no file of tasks {path}{f'; there is {close[0]!r}' if close else ''}."
+    return f"there is no file of tasks {path}. {did_you_mean(name, os.listdir(folder or '.'), '')}".rstrip()
 
 
 def _json_lines(path: str) -> Iterator[Placed]:

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Ma
 from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
-from difflib import get_close_matches
 from fractions import Fraction
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.collection import checks
 from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.task_files import ID_NAMES, Keyed, Placed, read_tasks, refuse_one_task
@@ -313,12 +313,10 @@ def _chosen(items: Sequence[TaskItem], wanted: Sequence[str]) -> list[TaskItem]:
     known = {item.id for item in items}
     missing = [one for one in wanted if one not in known]
     if missing:
-        parts = []
-        for one in missing[:_NAMED]:
-            close = get_close_matches(one, known, 3)
-            parts.append(brief(one) + (f" (close: {', '.join(map(brief, close))})" if close else ""))
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        raise ValueError(f"none of the {len(items)} tasks has the id {', '.join(parts)}{more}.")
+        named = ", ".join(map(brief, missing[:_NAMED])) + more
+        meant = did_you_mean(missing[0], known, "")
+        raise ValueError(f"none of the {len(items)} tasks has the id {named}. {meant}".rstrip())
     ids = set(wanted)
     return [item for item in items if item.id in ids]
 
