@@ -194,11 +194,7 @@ class Index:
         return begin or [one for _, one in self._runs.get(wanted, ())]
 
     def match(self, row: Mapping[str, Any]) -> str:
-        """The id of the trajectory that a row is of.
-
-        Raises:
-            BadRow: there is none, or there are several.
-        """
+        """The id of the trajectory that a row is of. Raises BadRow where there is none, or there are several."""
         if row.get("id") is not None:
             if not isinstance(row["id"], str):
                 raise BadRow(f"id is {brief(row['id'])}; expected text.")
@@ -235,11 +231,7 @@ class Applied:
 
 
 def apply_rows(source: str, index: Index) -> Applied:
-    """Notes the rows of a file, or of stdin for ``-``. A bad one is left out and named; the others are applied.
-
-    Raises:
-        OSError: the rows cannot be read, or the notes cannot be written.
-    """
+    """Notes the rows of a file, or of stdin for ``-``. A bad one is left out and named. Raises OSError."""
     result = Applied()
     waiting: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     shown = "stdin" if source == "-" else source

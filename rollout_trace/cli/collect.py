@@ -103,11 +103,7 @@ def collect(
 
 
 def _made(session: Session) -> tuple[list[str], dict[str, Any], int]:
-    """Makes the rollouts; the summary as lines and as JSON, and the exit code.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C, before anything was run.
-    """
+    """Makes the rollouts; the summary as lines and as JSON, and the exit code."""
     from rollout_trace import _event_loop
 
     interrupted = False
@@ -140,11 +136,7 @@ def _standard_output_kept(wanted: bool) -> Iterator[None]:
 def _prepared(
     config: str | None, overrides: tuple[str, ...], options: Mapping[str, Any], *, quiet: bool, dry_run: bool
 ) -> Session:
-    """The run that was asked for: its agent, tasks and rewards loaded and checked, what the output holds read.
-
-    Raises:
-        ClickException: something is wrong with them.
-    """
+    """The run that was asked for: all of it loaded and checked, the output read. Raises click.ClickException."""
     from rollout_trace.collection.prepare import prepare
 
     try:
@@ -243,11 +235,7 @@ def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
 
 
 def _check_output(output: str) -> None:
-    """Checks that an output can be written, without leaving a trace.
-
-    Raises:
-        ClickException: it cannot.
-    """
+    """Raises click.ClickException where an output cannot be written. Leaves no trace."""
     from rollout_trace.cli.launch import Refusal, check_output
     from rollout_trace.file.addresses import is_address, is_folder_target
 

@@ -58,10 +58,9 @@ class Given:
 
 
 def launch(args: Sequence[str]) -> int:
-    """Runs a program with the arguments of ``rollout-trace run``. Does not return, save with 2 for a mistake in them.
+    """Runs a program with the arguments of ``rollout-trace run``. Returns, with 2, only for a mistake in them.
 
-    A program that is not Python is waited for, and recorded and summed up here. On Windows, where a process cannot be
-    replaced, all are waited for, and none but Python is recorded.
+    A program that is not Python is waited for, and recorded here. On Windows all are, and none but Python is recorded.
     """
     try:
         return start(parse(args))
@@ -71,11 +70,7 @@ def launch(args: Sequence[str]) -> int:
 
 
 def start(given: Given) -> NoReturn:
-    """Runs the program, as ``launch`` does.
-
-    Raises:
-        Refusal: a mistake in what was given.
-    """
+    """Runs the program, as ``launch`` does. Raises Refusal for a mistake in what was given."""
     executable, command = find_program(given.program)
     output = check_output(given.output)
     if given.engine is not None:

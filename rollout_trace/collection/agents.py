@@ -34,10 +34,9 @@ _FUNCTIONS = (
 
 
 class Agent:
-    """An agent of the user's, whatever it is: a function, an object with ``rollout``, or the name of one.
+    """An agent of the user's: a function, an object with ``rollout``, or its name. Picklable if what was given is.
 
-    It can be pickled where what the user gave can be. A class is instantiated once in each process, on the first call;
-    an instance is copied to each process once.
+    A class is instantiated once in each process, on the first call; an instance is copied to each process once.
     """
 
     def __init__(self, given: Any, *, spec: str | None = None) -> None:
@@ -99,14 +98,9 @@ class Agent:
 
 
 def agent_of(agent: Any, kind: type[Agent] = Agent) -> Agent:
-    """The agent that a user gave: a callable, a class with a method ``rollout``, an instance of one, or a name.
+    """The agent that a user gave, as an object of ``kind``. Names are those of ``load_object``, which raises for them.
 
-    ``kind`` is the class of what is made of it. Names are ``"package.module:name"`` and ``"folder/file.py:name"``; see
-    ``load_object``.
-
-    Raises:
-        TypeError: it is none of these, or cannot be called with a task, or with a task and a ``Rollout``.
-        ValueError, OSError, ImportError: there is nothing of this name, or it cannot be imported.
+    Raises TypeError for what is no agent, or cannot be called with a task, or a task and a ``Rollout``.
     """
     if isinstance(agent, Agent):
         return agent
@@ -302,11 +296,7 @@ def _takes_rollout(target: Any, title: str) -> str:
 
 
 def _parameters(target: Any) -> list[inspect.Parameter] | None:
-    """The parameters of a function; None where they are unknown, as of some that are written in C.
-
-    Those of a decorator's own wrapper: it may add arguments for the function in it. If it passes on whatever it is
-    given, those of the function.
-    """
+    """The parameters of a function, or of the one that a decorator passes all to; None for some of C."""
     try:
         own = list(inspect.signature(target, follow_wrapped=False).parameters.values())
         passes_on = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own)

@@ -36,11 +36,7 @@ class UserCall:
         self._task = asyncio.ensure_future(_awaited(call) if is_async else self._threaded(call))
 
     async def wait(self, timeout: float | None) -> Ended:
-        """Waits for the call to end. After ``timeout`` seconds, or when this task is cancelled, tries to stop it.
-
-        Raises:
-            CancelledError: this task was cancelled.
-        """
+        """Waits for the call to end. After ``timeout`` seconds, or when this task is cancelled, tries to stop it."""
         try:
             # Not `wait_for`: its exception could be the function's own.
             await asyncio.wait({self._task}, timeout=timeout)
@@ -67,11 +63,7 @@ class UserCall:
 
 
 def in_thread(call: Callable[[], Any], name: str) -> tuple[threading.Thread, asyncio.Future[Returned]]:
-    """Calls a function in a thread of its own, which the interpreter does not wait for: it may hang for ever.
-
-    Raises:
-        RuntimeError: no thread can be started.
-    """
+    """Calls a function in a thread that the interpreter does not wait for. Raises RuntimeError where none starts."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Returned] = loop.create_future()
 

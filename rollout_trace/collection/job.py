@@ -54,13 +54,7 @@ class Work:
         return "no file" if self.output is None else shown(self.output)
 
     def finish(self) -> None:
-        """Finishes writing the rollouts of this process and closes its output. Does nothing if it made none.
-
-        Executors call it when they end a worker. The end of a process does the same.
-
-        Raises:
-            WriteError: something could not be written.
-        """
+        """Finishes writing the rollouts of this process and closes its output, as its end does. Raises WriteError."""
         from rollout_trace.collection.serving import finish
 
         finish(self)

@@ -29,11 +29,7 @@ class Spec(NamedTuple):
 
 
 def parse_spec(text: str) -> Spec:
-    """Takes ``"module:name"`` or ``"file.py:name"`` apart.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Takes ``"module:name"`` or ``"file.py:name"`` apart. Raises ValueError for anything else."""
     module, _, name = text.rpartition(":")
     if not module or not all(part.isidentifier() for part in name.split(".")):
         raise ValueError(
@@ -57,13 +53,8 @@ def absolute_spec(text: str) -> str:
 def load_object(text: str) -> Any:
     """The object that ``"package.module:name"`` or ``"folder/file.py:name"`` names; its module is imported.
 
-    The folder of a file becomes importable, as with ``python folder/file.py``; of a file in a package, the folder that
-    the package is in.
-
-    Raises:
-        ValueError: the text is no such name.
-        FileNotFoundError: there is no such file.
-        ImportError: there is no such module, it cannot be imported, or it has no such name.
+    As with ``python folder/file.py`` its folder becomes importable; of a file in a package, the folder of the package.
+    Raises ValueError, FileNotFoundError or ImportError, with what to write.
     """
     spec = parse_spec(text)
     module = _import_file(spec.module) if spec.is_file else _import_module(spec.module)

@@ -46,12 +46,7 @@ class PoolWorker(ABC):
 
     @abstractmethod
     async def open(self, work: Work) -> None:
-        """Waits until it can make rollouts of a run.
-
-        Raises:
-            WorkerLost: it has ended.
-            Exception: it never will be able to.
-        """
+        """Waits until it can make rollouts of a run. Raises WorkerLost where it ended, others if it never will."""
 
     @abstractmethod
     def begin(self, job: Job) -> asyncio.Future[Outcome]:
@@ -74,11 +69,7 @@ class PoolWorker(ABC):
         """Ends its process now. Does nothing where it has ended."""
 
     def watch(self, made: asyncio.Future[Outcome], timeout: float, grace: float) -> None:
-        """Kills it if it does not answer any more when a rollout should long have ended.
-
-        A worker itself ends rollouts that take too long. One whose event loop stands still, or in which C code holds
-        Python's lock, cannot.
-        """
+        """Kills it if a rollout should long have ended and its event loop does not answer, as in C code."""
         watch = asyncio.ensure_future(self._watch(made, timeout, grace))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
@@ -100,13 +91,10 @@ Worker = TypeVar("Worker", bound=PoolWorker)
 
 
 class Pool(Generic[Worker]):
-    """Starts workers on demand, up to a maximum, and gives each rollout to the least busy one.
+    """Starts workers on demand, and gives each rollout to the least busy one.
 
-    The first one has to be ready before others are started: what hinders one hinders all.
-
-    Args:
-        most: workers at the same time.
-        start: makes a worker; called with the number of those made before.
+    The first one has to be ready before others are started: what hinders one hinders all. ``start`` makes a worker, of
+    the number of those made before, ``most`` at the same time.
     """
 
     def __init__(self, most: int, start: Callable[[int], Worker]) -> None:
@@ -125,12 +113,7 @@ class Pool(Generic[Worker]):
         """Set, and replaced, when a worker may be free for those that wait."""
 
     async def make(self, job: Job) -> Outcome:
-        """Makes a rollout in one of the workers.
-
-        Raises:
-            WorkerLost: the worker has ended.
-            Exception: no worker can be started, or the rollout cannot be made in one.
-        """
+        """Makes a rollout in one of the workers. Raises WorkerLost where that ends, and why none can make it."""
         try:
             worker = await self._ready(job)
         except BaseException:

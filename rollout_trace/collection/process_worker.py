@@ -41,15 +41,7 @@ _LABEL = "rollout_trace-worker"
 
 
 class WorkerProcess(PoolWorker):
-    """A process that makes rollouts, and the connection to it.
-
-    Args:
-        number: of its start, for its name.
-        quota: as of ``PoolWorker``.
-        grace: seconds until it is killed, where it does not answer.
-        load: gives the number of a run, and what its rollouts share, pickled.
-        on_lost: called when the process has ended, whatever the reason.
-    """
+    """A process that makes rollouts, and the connection to it. ``number``: of its start, for its name."""
 
     def __init__(
         self,
@@ -91,12 +83,7 @@ class WorkerProcess(PoolWorker):
         self._run = asyncio.ensure_future(self._serve())
 
     async def open(self, work: Work) -> None:
-        """Opens the worker, as in ``PoolWorker``.
-
-        Raises:
-            TypeError: the work cannot be pickled, or not made again there.
-            RuntimeError: the program's main module cannot be imported there.
-        """
+        """Opens the worker. Raises TypeError for work that cannot be pickled, RuntimeError for the main module."""
         number, payload = self._load(work)
         await asyncio.shield(self._prepared)
         if number not in self._opened:

@@ -111,16 +111,7 @@ class Reporter:
 
 
 class Monitor:
-    """Computes the progress from what is counted. Made when the earlier rollouts are in the tally.
-
-    Args:
-        tally: what has ended.
-        concurrency: rollouts at the same time.
-        output: of the run.
-        run_id: of the run.
-        stream: whose groups are handed over; None: there is none.
-        clock: seconds, of any origin.
-    """
+    """Computes the progress from what is counted. Made when the earlier rollouts are in the tally."""
 
     def __init__(
         self,
@@ -210,14 +201,9 @@ class _Sample(NamedTuple):
 
 
 class Rate:
-    """Rollouts and tokens a second over the last 30 seconds, or longer where little ended in them.
+    """Rollouts and tokens a second over the last 30 seconds, or longer where fewer than ``least`` ended in them.
 
-    Args:
-        at: the time now, in seconds.
-        ended: rollouts that have ended, before the first is begun.
-        tokens: their tokens.
-        least: rollouts that a window has at the least. Rollouts that begin together end together: a window that holds
-            less than two such waves is too short.
+    Rollouts that begin together end together: a window that holds less than two such waves is too short.
     """
 
     def __init__(self, at: float, ended: int, tokens: int, *, least: int) -> None:

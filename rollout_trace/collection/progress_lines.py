@@ -123,10 +123,7 @@ def _second(progress: Progress) -> list[Piece]:
 
 
 def arrange(progress: Progress, width: int) -> list[tuple[int, list[Piece]]]:
-    """The lines for a terminal of this width, each as the columns of its bar (0: it has none) and its pieces.
-
-    One line where all of it fits, else two.
-    """
+    """One line for a terminal of this width, or two; each as the columns of its bar (0: it has none) and its pieces."""
     first, second = _first(progress), _second(progress)
     room = max(1, width - _FREE)
     if not second or _columns([*first, *second]) + _BAR[0] + len(GAP) <= room:

@@ -49,16 +49,7 @@ class RolloutActor:
 
 
 class RayWorker(PoolWorker):
-    """An actor, as this process sees it.
-
-    Args:
-        ray: the module.
-        quota: as of ``PoolWorker``.
-        grace: seconds until it is killed, where it does not answer.
-        options: of the actor.
-        load: gives the number of a run, and a reference to what its rollouts share.
-        on_lost: called when it has ended by itself.
-    """
+    """An actor, as this process sees it."""
 
     patience = PATIENCE
 

@@ -61,12 +61,7 @@ class Reporters(Reporter):
 
 
 class Told(Generic[T]):
-    """Calls a function of the user's, unless it is None. Once it has raised it is not called again.
-
-    Args:
-        function: of the user's.
-        name: of the argument that it was given as.
-    """
+    """Calls a function of the user's, given as the argument ``name``, until it raises once. None is not called."""
 
     def __init__(self, function: Callable[[T], object] | None, name: str) -> None:
         self._function = function
@@ -115,15 +110,7 @@ class Callback(Reporter):
 
 
 def reporter_for(progress: bool | Callable[[Progress], object] | None) -> Reporter:
-    """Returns the reporter that shows the progress.
-
-    Args:
-        progress: None or True: a bar where stderr is a terminal and rich is installed, else lines; False: nobody; a
-            function is called with each ``Progress``.
-
-    Raises:
-        TypeError: it is none of these, or a coroutine function.
-    """
+    """The reporter for ``progress``: a bar or lines (None, True), nobody (False), or a function. Raises TypeError."""
     if progress is False:
         return Reporter()
     if progress is None or progress is True:
@@ -150,13 +137,7 @@ def _has_bar() -> bool:
 
 
 def write_status(path: str | os.PathLike[str], progress: Progress, *, started_at: datetime | None = None) -> None:
-    """Writes the progress to a file: readers see the one before, or this one, never a part.
-
-    Beside the fields of ``Progress`` it holds ``schema``, ``pid``, ``host``, ``started_at`` and ``updated_at``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes the progress, and ``schema``, ``pid``, ``host`` and times, to a file: readers never see a part of it."""
     now = datetime.now(timezone.utc)
     status: dict[str, Any] = {
         "schema": SCHEMA,
@@ -182,12 +163,7 @@ def _sound(value: Any) -> Any:
 
 
 class StatusFile(Reporter):
-    """Keeps the file of a run up to date, at most once a second, on a thread of its own: a slow disk holds up nobody.
-
-    Args:
-        path: of the file.
-        clock: seconds, of any origin.
-    """
+    """Keeps the file of a run up to date, at most once a second, on its own thread: a slow disk holds up nobody."""
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = Path(path)

@@ -56,10 +56,7 @@ class Earlier:
 
     @property
     def has_thrown(self) -> bool:
-        """Whether a trainer would take steps of attempts that were thrown away.
-
-        A child process wrote them, or the run that made others in their places was killed before it could note it.
-        """
+        """Whether a trainer would take steps of attempts that were thrown away, of children or before a kill."""
         return not self._trained.isdisjoint(self._attempts.thrown)
 
     def add(self, trajectory: Trajectory) -> None:
@@ -104,15 +101,8 @@ def _names_at(address: str) -> list[str]:
 def earlier(output: str, *, write: bool = True, spool: Spool = None) -> Earlier:
     """Writes what dead processes left in the journals of an output, and reads all of it.
 
-    Args:
-        output: where.
-        write: False: what they left is read in the journals, and nothing is changed.
-        spool: of an address, as for ``rt.recording``.
-
-    Raises:
-        OSError: it cannot be read or written.
-        ValueError: it holds lines, and none of them is a trajectory.
-        ImportError: a package that reads it is not installed.
+    Without ``write`` that is read in the journals, and nothing is changed. Raises OSError, ImportError, WriteError;
+    ValueError where it holds lines, and none of them is a trajectory.
     """
     found = Earlier()
     # Of an address, what was not uploaded is on this machine.
@@ -145,12 +135,7 @@ def earlier(output: str, *, write: bool = True, spool: Spool = None) -> Earlier:
 
 
 def inside(output: str, silent: Collection[str]) -> list[Facts]:
-    """The facts of attempts whose calls were all made by child processes; these wrote their trajectories themselves.
-
-    Args:
-        output: where.
-        silent: the attempts' episodes.
-    """
+    """The facts of the attempts of these episodes whose calls were all made, and written, by child processes."""
     found = []
     for episode in episodes.episodes(one for _, one in of_episodes(output, silent)):
         for one in episode:

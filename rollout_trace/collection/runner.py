@@ -91,11 +91,9 @@ class Runner:
     _slots: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def run(self, source: Source | None = None) -> None:
-        """Makes the rollouts of the runner's source, or of this one, and returns when all have ended. Closes nothing.
+        """Makes the rollouts of a source, and returns when all have ended. Closes nothing.
 
-        Raises:
-            CancelledError: the task was cancelled; the rollouts that ran have been cut.
-            Exception: an executor failed; so have they.
+        Where the task is cancelled, or an executor fails, the rollouts that ran are cut, and the exception is raised.
         """
         self.source = self.source if source is None else source
         self.lost = 0

@@ -60,14 +60,9 @@ class Session:
     _plan: Plan | None = None
 
     def plan(self, *, write: bool = True) -> Plan:
-        """The rollouts to make; reads what the output holds the first time.
+        """The rollouts to make; reads what the output holds the first time, and changes nothing without ``write``.
 
-        Args:
-            write: False: nothing is changed, for a plan that is only looked at.
-
-        Raises:
-            FileExistsError: it holds something, and ``resume=False``.
-            OSError, ValueError, ImportError: it cannot be read.
+        Raises FileExistsError where it holds something with ``resume=False``; as ``earlier`` where it cannot be read.
         """
         work = self.asked.work
         if work.output is None:
@@ -84,14 +79,7 @@ class Session:
         return self._plan
 
     async def run(self) -> CollectSummary:
-        """Makes the rollouts; returns the summary.
-
-        Raises:
-            BlockingIOError: another run writes to the output.
-            KeyboardInterrupt: Ctrl-C; what ran has been written.
-            CancelledError: the task was cancelled; so has what ran.
-            WriteError: something could not be written.
-        """
+        """Makes the rollouts; returns the summary. Raises as ``rt.collect``, and BlockingIOError of ``claimed``."""
         with places.claimed(self.asked.work.output):
             plan = await asyncio.to_thread(self.plan)
             known = Known() if self.stream is None else await asyncio.to_thread(_known, plan)
@@ -99,11 +87,7 @@ class Session:
 
 
 def _known(plan: Plan) -> Known:
-    """The groups of a stream that were handed over, and the rollouts of the others, which the output holds.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The groups of a stream that were handed over, and the rollouts of the others, which the output holds."""
     output, latest = plan.work.output, plan.earlier.latest
     if output is None or not latest:
         return Known()
@@ -217,10 +201,7 @@ class _Run:
             await self._guarded(runner.executor.close())
 
     async def _leave_out(self) -> None:
-        """Notes that what child processes wrote in attempts that were thrown away is not to be trained on.
-
-        So it does of attempts that failed in an earlier run, and were made again.
-        """
+        """Notes that what child processes wrote in attempts that were thrown away is not to be trained on."""
         output = self._work.output
         if output is None:
             return

@@ -47,13 +47,7 @@ class Settings:
         self._places: dict[str, str] = {}
 
     def read(self, path: str) -> None:
-        """Takes the settings of a TOML file: those in its table ``[collect]``.
-
-        Raises:
-            SettingsError: it is no TOML, or has other tables or names.
-            OSError: it cannot be read.
-            ImportError: before Python 3.11, the package tomli is not installed.
-        """
+        """Takes the table ``[collect]`` of a TOML file. Raises SettingsError, OSError or ImportError."""
         try:
             with open(path, "rb") as file:
                 data = file.read()
@@ -74,11 +68,7 @@ class Settings:
             self._put(name, value, f"{path}, [{TABLE}] {name}")
 
     def override(self, text: str) -> None:
-        """Takes one setting from ``key=value``. The key may have dots; the value is TOML where it is TOML, else text.
-
-        Raises:
-            SettingsError: it has no ``=``, or its key is unknown or inside something that is no table.
-        """
+        """Takes one setting from ``key=value``: a key with dots, and TOML, else text. Raises SettingsError."""
         dotted, equals, value = text.partition("=")
         names = dotted.strip().removeprefix(f"{TABLE}.").split(".")
         if not equals or not all(names):
@@ -107,11 +97,7 @@ class Settings:
                 self._put(name, value, place(name))
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``rt.collect``.
-
-        Raises:
-            SettingsError: a value does not fit.
-        """
+        """The arguments of ``rt.collect``. Raises SettingsError where a value does not fit."""
         return {name: self._argument(name, value) for name, value in self._values.items()}
 
     def _argument(self, name: str, value: Any) -> Any:
@@ -332,13 +318,7 @@ def _part(group: str, key: Any) -> str:
 
 
 def ungrouped(given: Mapping[str, Any], function: str = "collect") -> dict[str, Any]:
-    """All settings, and ``progress``, for arguments of ``rt.collect``: what groups hold, and defaults for the rest.
-
-    ``function``: what the user called, for messages.
-
-    Raises:
-        TypeError: there is no such argument, or no such key in a group.
-    """
+    """All settings, and ``progress``, for a function's arguments: what groups hold, and defaults. Raises TypeError."""
     found = {"progress": None, **{name: setting.default for name, setting in SETTINGS.items()}}
     for name, value in given.items():
         if name in GROUPS and isinstance(value, Mapping):

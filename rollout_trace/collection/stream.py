@@ -164,15 +164,7 @@ class Stream:
         on: Listeners,
         flush: Callable[[], Awaitable[object]],
     ) -> None:
-        """Says what the run is, before it begins.
-
-        Args:
-            plan: the name and the settings of the rollouts, and what the output holds.
-            tally: counts what the output held, and forgets what is made again.
-            known: of the output.
-            on: what is called when something happens.
-            flush: returns when all that has ended is written, as far as it can be.
-        """
+        """Says what the run is, before it begins. ``flush`` returns when what has ended is written, if it can be."""
         self._plan, self._tally, self._known, self._flush = plan, tally, known, flush
         self._on = on
 
@@ -262,11 +254,7 @@ class Stream:
     # For the consumer
 
     async def take(self) -> Group | None:
-        """The next group, when there is one; None at the end.
-
-        Raises:
-            Exception: what the tasks or the run raised, when all that was complete is taken.
-        """
+        """The next group, when there is one; then raises what the tasks or the run raised, or returns None."""
         while True:
             pending = self._pick()
             if pending is not None:
@@ -320,8 +308,7 @@ class Stream:
     def _must_wait(self, candidate: _Pending) -> bool:
         """Whether another group was too old more often, or came first, and would be so again after one more version.
 
-        Handing over the candidate brings that version nearer. Without this, a task that takes longer than others would
-        never have a group.
+        Otherwise a task that takes longer than others would never have a group.
         """
         is_before = True
         for one in self._open.values():

@@ -163,14 +163,7 @@ class Tally:
     ) -> CollectSummary:
         """The account of the run.
 
-        Args:
-            run_id: of this run of ``collect``.
-            output: path or address.
-            seconds: that the run took.
-            interrupted: whether Ctrl-C, or a cancellation, ended it.
-            stopped: why it ended before all rollouts were made.
-            threshold: a run passes with this reward or more. None: with 1, where all rewards are 0 or 1; where they are
-                not there is no pass@k.
+        A run passes with a reward of ``threshold`` or more. None: 1, if all are 0 or 1, else there is no pass@k.
         """
         scores = self._scores
         passing = scores.passing(threshold)
@@ -246,15 +239,7 @@ class Scores:
         self._is_binary = True
 
     def add(self, key: Key, reward: float | None, rewards: Mapping[str, float] | None, reason: str, by: int) -> None:
-        """Counts a rollout, or takes back one that was counted.
-
-        Args:
-            key: of the rollout.
-            reward: None where it has none.
-            rewards: its named ones.
-            reason: why it has no reward, where it has none.
-            by: 1, or -1 to take it back.
-        """
+        """Counts a rollout (1), or takes it back (-1). ``reason``: why it has no reward, where it has none."""
         of_task = self._by_task.setdefault((key.agent, key.task), array("d"))
         if reward is None:
             known = reason in self.unscored or (by > 0 and len(self.unscored) < REASONS)
@@ -280,11 +265,10 @@ class Scores:
         return self._sum / self.count if self.count else None
 
     def spread(self) -> tuple[float | None, float | None, float | None]:
-        """The mean, the standard deviation of the sample (n - 1), and the standard error of the mean.
+        """The mean, the standard deviation of the sample (n - 1), and the standard error, clustered by task.
 
-        The error is clustered by task, and None with fewer than two tasks that have rewards. Runs of one task are
-        alike: taken as independent they would make the mean look surer than it is. With one run a task it is
-        ``std / sqrt(n)``.
+        Runs of one task are alike: taken as independent they would make the mean look surer than it is. With one run a
+        task the error is ``std / sqrt(n)``; with fewer than two tasks that have rewards it is None.
         """
         clusters = [of_task for of_task in self._by_task.values() if of_task]
         if not clusters:

@@ -27,14 +27,7 @@ class Keyed(NamedTuple):
 
 
 def read_tasks(path: str) -> Iterator[Placed]:
-    """The tasks of a file, or of the folder of a saved ``datasets.Dataset``.
-
-    Raises:
-        FileNotFoundError: there is none; a text that is no path is answered with what to give.
-        OSError: it cannot be read.
-        ValueError: it is of another kind, or no such file inside.
-        ImportError: it needs a package that is not installed.
-    """
+    """The tasks of a file, or the folder of a saved ``datasets.Dataset``. Raises OSError, ValueError, ImportError."""
     name = path.lower()
     reader = next((one for suffix, one in _READERS.items() if name.endswith(suffix)), None)
     if os.path.isdir(path):

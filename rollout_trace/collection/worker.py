@@ -61,11 +61,8 @@ class Family(NamedTuple):
 class Worker:
     """Makes the rollouts of one run of ``collect`` in this process.
 
-    Args:
-        work: what the rollouts share.
-        on_written: called with the trajectories of each attempt when they are in the output, and with their facts, None
-            where ``redact=`` has changed what they are read from; on the thread that writes.
-        version: gives the version of the weights, for each call; None: that of the job.
+    ``on_written`` is called, on the thread that writes, with the trajectories of each attempt and their facts, None
+    where ``redact=`` has changed them. ``version`` gives the version of the weights for each call; None: the job's.
     """
 
     def __init__(
@@ -85,12 +82,7 @@ class Worker:
         self.recording: recording | None = None
 
     def open(self) -> None:
-        """Opens the output, and records the clients of the process.
-
-        Raises:
-            OSError, ValueError, ImportError: as ``rt.recording``.
-            Exception: what the agent's constructor raised.
-        """
+        """Opens the output, and records the process's clients. Raises as ``rt.recording``, and as the agent's class."""
         with ExitStack() as opened:
             if self._work.instrument:
                 from rollout_trace.process.instrument import instrument
@@ -243,10 +235,7 @@ def _known(job: Job) -> dict[str, Any]:
 
 
 def _identify(trajectory: Trajectory, job: Job, *, will_retry: bool) -> None:
-    """Sets what identifies an attempt, where its agent or a reward function has set something else.
-
-    Without it the rollout would not be found in the output, and be made again.
-    """
+    """Sets what identifies an attempt, where something else was set: it would not be found, and be made again."""
     if episodes.rollout_of(trajectory) != job.key:
         trajectory.name, trajectory.task, trajectory.rollout_index = job.work.name, recorded_task(job.task), job.index
     known = _known(job)

@@ -200,11 +200,7 @@ def _outermost(trajectories: Trajectories, report: ExportReport) -> Iterator[Tra
 
 
 def _only_row(trajectory: Trajectory, rows: Sequences, several: str, report: ExportReport, consumer: str) -> Sequence:
-    """The row of a run.
-
-    Raises:
-        ExportError: there is none, or there are several and ``several`` is "raise".
-    """
+    """The row of a run. Raises ExportError where there is none, or there are several and ``several`` is "raise"."""
     if not rows:
         left = ", ".join(f"{reason} ({len(ids)})" for reason, ids in rows.report.left_out.items()) or "it has no steps"
         raise ExportError(
@@ -329,10 +325,7 @@ def _by_threshold(trajectories: Trajectories, threshold: float, report: ExportRe
 
 
 def _groups(trajectories: Trajectories, report: ExportReport) -> Iterator[tuple[str, float, list[_Run]]]:
-    """Each group: its name, the mean of its rewards, and the runs that are one conversation.
-
-    The mean is of all scored runs, those that are left out included.
-    """
+    """Each group: its name, the mean of all its rewards, and the runs that are one conversation."""
     all_trajectories = list(each(trajectories))
     all_groups = groups(all_trajectories)
     report.drop(

@@ -101,11 +101,7 @@ class ServedAgent(Agent):
         return own
 
     def call(self, task: ServedTask, rollout: Any) -> Any:
-        """Calls the user's function in a run that has the task's group and metadata.
-
-        Raises:
-            RuntimeError: the trainer has given the rollout up.
-        """
+        """Calls the user's function in a run with the task's group and metadata; RuntimeError where it was given up."""
         run = current()
         if run is not None:
             run.group_id = task.group or run.group_id
@@ -128,9 +124,7 @@ class Served:
     async def make(self, key: str, task: ServedTask, samples: int = 1) -> Group:
         """Makes the rollouts of a task, whose id ends with ``key``. Cancelling the caller cancels the agent.
 
-        Raises:
-            RuntimeError: a rollout has no trajectory; the rollouts have ended; or they began in another event loop.
-            Exception: what the stream raises.
+        Raises RuntimeError where a rollout has no trajectory, or they have ended, or began in another event loop.
         """
         self._loop = self._loop or asyncio.get_running_loop()
         if self._loop is not asyncio.get_running_loop():

@@ -205,7 +205,7 @@ def test_a_dry_run_reads_journals_and_leaves_them(folder: Path, server: Scripted
         (["agent:echo", "--tasks", "bad.jsonl", "-o", "x.jsonl"], "bad.jsonl, line 2, column 2: not valid JSON"),
         (["agent:echo", "--tasks", "agent:task", "-o", "x.jsonl"], "agent has no 'task'. Did you mean tasks?"),
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "agent.py/x.jsonl"], "agent.py"),
-        (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--task-ids", "sum/9"], "id 'sum/9'. Did you mean sum/"),
+        (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--task-ids", "sum/9"], "'sum/9'. Did you mean sum"),
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--reward", "agent:exat"], "agent has no 'exat'"),
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--reward", "agent:echo"], "three arguments"),
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--reward", "exact"], "--reward: expected"),
