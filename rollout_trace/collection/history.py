@@ -147,13 +147,11 @@ class History:
                     continue
         return frozenset(found)
 
-    def end(self, summary: CollectSummary, *, config: Mapping[str, Any] | None = None) -> None:
+    def end(self, summary: CollectSummary) -> None:
         """Adds the line of a run that has ended, with the settings that were hashed; none where no model was called."""
         if not summary.usage.calls + summary.reward_usage.calls:
             return
         hashes = self._hashes
-        if config is None and hashes is not None:
-            config = hashes.settings
         self._run_id = self._run_id or summary.run_id
         self._write(
             {
@@ -161,7 +159,7 @@ class History:
                 "run_id": summary.run_id,
                 "started_at": self._started,
                 "ended_at": _now(),
-                "config": None if config is None else dict(config),
+                "config": None if hashes is None else dict(hashes.settings),
                 "hashes": None if hashes is None else hashes.short(),
                 "environment": provenance(),
                 "totals": summary.as_json(),
@@ -193,11 +191,6 @@ class History:
 def _line(record: dict[str, Any]) -> bytes:
     clean = change_value({"schema": HISTORY_SCHEMA, **record}, "history", credentials.change)
     return json.dumps(clean, separators=(",", ":")).encode() + b"\n"
-
-
-def changes(place: str | os.PathLike[str], hashes: Hashes) -> list[str]:
-    """Sentences about what differs from the last run at a place; none where there was no run. Writes nothing."""
-    return sentences(_last(os.fspath(place)), hashes)
 
 
 @dataclass(slots=True)

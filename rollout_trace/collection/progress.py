@@ -131,7 +131,7 @@ class Monitor:
         self._run_id = run_id
         self._clock = clock
         self._began = clock()
-        self._rate = Rate(self._began, tally.ended, tally.output_tokens, least=2 * concurrency)
+        self._rate = Rate(self._began, tally.ended, tally.usage.output_tokens, least=2 * concurrency)
         self._latest_failure: str | None = None
 
     def add(self, outcome: Outcome) -> None:
@@ -146,7 +146,7 @@ class Monitor:
     def progress(self, running: int) -> Progress:
         """Returns the run's progress, with this many rollouts running."""
         tally, stream, now = self._tally, self._stream, self._clock()
-        self._rate.add(now, tally.ended, tally.output_tokens)
+        self._rate.add(now, tally.ended, tally.usage.output_tokens)
         return Progress(
             run_id=self._run_id,
             output=self._output,
@@ -160,9 +160,9 @@ class Monitor:
             retried=tally.retried,
             left_behind=tally.left_behind,
             reward_failures=tally.reward_failures,
-            calls=tally.calls,
-            input_tokens=tally.input_tokens,
-            output_tokens=tally.output_tokens,
+            calls=tally.usage.calls,
+            input_tokens=tally.usage.input_tokens,
+            output_tokens=tally.usage.output_tokens,
             tokens_per_second=self._rate.tokens(),
             mean_reward=tally.mean_reward,
             n_scored=tally.n_scored,
@@ -171,7 +171,7 @@ class Monitor:
             ready=0 if stream is None else stream.ready,
             stale=0 if stream is None else stream.stale,
             dropped=0 if stream is None else stream.dropped,
-            cost=tally.cost,
+            cost=tally.usage.cost,
             elapsed=now - self._began,
             eta=self._eta(),
             latest_failure=self._latest_failure,

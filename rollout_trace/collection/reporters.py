@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -28,8 +28,6 @@ from rollout_trace.file.addresses import replacing
 if TYPE_CHECKING:
     from rollout_trace.collection.summary import CollectSummary
     from rollout_trace.train.groups import Group
-
-T = TypeVar("T")
 
 SCHEMA = "rollout-trace-status/1"
 EVERY = 1.0
@@ -60,19 +58,18 @@ class Reporters(Reporter):
         guard.run_all("progress", *(partial(getattr(one, what), *arguments) for one in self._every))
 
 
-class Told(Generic[T]):
+class Told:
     """Calls a function of the user's, given as the argument ``name``, until it raises once. None is not called."""
 
-    def __init__(self, function: Callable[[T], object] | None, name: str) -> None:
+    def __init__(self, function: Callable[[Any], object] | None, name: str) -> None:
         self._function = function
         self._name = name
 
-    def tell(self, what: Callable[[], T]) -> None:
+    def tell(self, what: Callable[[], Any]) -> None:
         """Calls it with what a function returns."""
-        if self._function is None:
-            return
         try:
-            self._function(what())
+            if self._function is not None:
+                self._function(what())
         except Exception as error:
             self._function = None
             guard.warn(f"the function given as {self._name}= raised {guard.describe(error)}; it is not called again")
@@ -100,13 +97,12 @@ class Callback(Reporter):
         self._told = Told(function, "progress")
 
     def begin(self, progress: Progress) -> None:
-        self.update(progress)
-
-    def update(self, progress: Progress) -> None:
         self._told.tell(lambda: progress)
 
+    update = begin
+
     def end(self, progress: Progress, summary: CollectSummary) -> None:
-        self.update(progress)
+        self.begin(progress)
 
 
 def reporter_for(progress: bool | Callable[[Progress], object] | None) -> Reporter:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.items import Key
     from rollout_trace.collection.job import Outcome
-    from rollout_trace.data.model import Cost
 
 REASONS = 100
 """Most reasons that are told apart; more are counted together."""
@@ -130,26 +129,6 @@ class Tally:
     def mean_reward(self) -> float | None:
         """Of all scored rollouts, earlier ones included; None where there are none."""
         return self._scores.running_mean
-
-    @property
-    def calls(self) -> int:
-        """Calls of the agents in this run."""
-        return self.usage.calls
-
-    @property
-    def input_tokens(self) -> int:
-        """Sum of the known counts of this run."""
-        return self.usage.input_tokens
-
-    @property
-    def output_tokens(self) -> int:
-        """Sum of the known counts of this run."""
-        return self.usage.output_tokens
-
-    @property
-    def cost(self) -> Cost | None:
-        """Sum of the known costs of this run; None where no call has one, or currencies differ."""
-        return self.usage.cost
 
     def summary(
         self,

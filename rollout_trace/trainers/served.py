@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.collection.agents import Agent, agent_of
 from rollout_trace.collection.task_files import Keyed
+from rollout_trace.data.user_values import brief
 from rollout_trace.record.context import current
 from rollout_trace.train.groups import Group
 from rollout_trace.trainers.feed import Feed
@@ -24,6 +25,18 @@ R = TypeVar("R")
 OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "max_lag"})
 """Arguments of ``rt.rollouts`` that the trainer sets itself."""
 _TOKEN = secrets.token_hex(4)
+
+
+def refuse(function: str, options: Mapping[str, Any], why: str, *more: str) -> None:
+    """Raises TypeError for arguments that the trainer sets itself, these ones among them."""
+    if refused := sorted({*OF_TRAINER, *more}.intersection(options)):
+        raise TypeError(f"{function}() takes no {', '.join(refused)}: {why}.")
+
+
+def one_of(several: str, *known: str) -> None:
+    """Raises ValueError for another value of ``several``."""
+    if several not in known:
+        raise ValueError(f"several is {brief(several)}; give {' or '.join(map(repr, known))}.")
 
 
 def own_key(key: str) -> str:

@@ -56,7 +56,7 @@ def test_a_header_when_something_changes_and_a_line_a_run(tmp_path: Path, agent:
     for run_id in ("a", "b"):
         history = History(place)
         assert history.begin(hashes(agent)) == []
-        history.end(summary(run_id), config={"samples": 4})
+        history.end(summary(run_id))
     history = History(place)
     assert len(history.begin(hashes(agent, samples=8))) == 1
     history.end(summary("c"))
@@ -65,7 +65,7 @@ def test_a_header_when_something_changes_and_a_line_a_run(tmp_path: Path, agent:
     assert {one["schema"] for one in found} == {"rollout-trace-history/1"}
     run = found[1]
     assert run["run_id"] == "a"
-    assert run["config"] == {"samples": 4}
+    assert run["config"] == {"samples": 4, "timeout": None}
     assert run["hashes"] == hashes(agent).short() == {k: found[0]["hashes"][k] for k in ("agent", "tasks", "settings")}
     assert run["totals"] == json.loads(json.dumps(summary("a").as_json()))
     assert run["started_at"] <= run["ended_at"]
