@@ -236,7 +236,7 @@ def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
 
 def _check_output(output: str) -> None:
     """Raises click.ClickException where an output cannot be written. Leaves no trace."""
-    from rollout_trace.cli.launch import Refusal, check_output
+    from rollout_trace.cli.launch import check_output
     from rollout_trace.file.addresses import is_address, is_folder_target
 
     if is_address(output):
@@ -244,5 +244,5 @@ def _check_output(output: str) -> None:
     try:
         # Of a folder: a file in it could be created.
         check_output(os.path.join(output, "part.jsonl") if is_folder_target(output) else output)
-    except Refusal as refusal:
+    except (ValueError, ImportError) as refusal:
         raise click.ClickException(str(refusal)) from None

@@ -94,6 +94,9 @@ class Progress:
         return self.earlier + self.ended
 
 
+_OF_TALLY = ("planned", "earlier", "ended", "retried", "left_behind", "reward_failures", "mean_reward", "n_scored")
+
+
 class Reporter:
     """Shows the progress of one run; this one shows nothing. All methods are called in one thread."""
 
@@ -151,27 +154,14 @@ class Monitor:
             run_id=self._run_id,
             output=self._output,
             state=self.state,
-            planned=tally.planned,
-            earlier=tally.earlier,
-            ended=tally.ended,
             running=running,
             by_status=dict(tally.by_status),
             failures=_most(tally.errors),
-            retried=tally.retried,
-            left_behind=tally.left_behind,
-            reward_failures=tally.reward_failures,
-            calls=tally.usage.calls,
-            input_tokens=tally.usage.input_tokens,
-            output_tokens=tally.usage.output_tokens,
             tokens_per_second=self._rate.tokens(),
-            mean_reward=tally.mean_reward,
-            n_scored=tally.n_scored,
             exact_turns=tally.exact_turns / tally.turns if tally.turns else None,
-            taken=0 if stream is None else stream.taken,
-            ready=0 if stream is None else stream.ready,
-            stale=0 if stream is None else stream.stale,
-            dropped=0 if stream is None else stream.dropped,
-            cost=tally.usage.cost,
+            **{name: getattr(tally, name) for name in _OF_TALLY},
+            **{name: getattr(tally.usage, name) for name in ("calls", "input_tokens", "output_tokens", "cost")},
+            **{name: getattr(stream, name, 0) for name in ("taken", "ready", "stale", "dropped")},
             elapsed=now - self._began,
             eta=self._eta(),
             latest_failure=self._latest_failure,

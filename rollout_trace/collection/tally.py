@@ -151,15 +151,10 @@ class Tally:
         return CollectSummary(
             run_id=run_id,
             output=output,
-            planned=self.planned,
             made=self.ended,
-            earlier=self.earlier,
             by_status=dict((self.by_status + self.earlier_by_status).most_common()),
             errors=dict(self.errors.most_common()),
-            attempts=self.attempts,
             unwritten=max(0, self.attempts - self.written),
-            retried=self.retried,
-            left_behind=self.left_behind,
             interrupted=interrupted,
             stopped=stopped,
             n_tasks=scores.n_tasks,
@@ -169,7 +164,6 @@ class Tally:
             stderr_reward=error,
             rewards=scores.signals,
             unscored=dict(scores.unscored.most_common()),
-            reward_failures=self.reward_failures,
             threshold=passing,
             pass_at_k={one.k: PassRate(value=one.any, tasks=one.groups) for one in chances},
             pass_hat_k={one.k: PassRate(value=one.all, tasks=one.groups) for one in chances},
@@ -177,13 +171,17 @@ class Tally:
             reward_usage=copy.deepcopy(self.reward_usage),
             latency=_percentiles(self._latencies),
             time_to_first_token=_percentiles(self._first_tokens),
-            steps=self.steps,
-            steps_with_ids=self.steps_with_ids,
             without_ids=dict(self.without_ids.most_common()),
-            drift=self.drift,
-            drifted=self.drifted,
             seconds=seconds,
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
         )
+
+
+_AS_THEY_ARE = (
+    *("planned", "earlier", "attempts", "retried", "left_behind", "reward_failures"),
+    *("steps", "steps_with_ids", "drift", "drifted"),
+)
+"""Counts that the summary has under the same names."""
 
 
 def _percentiles(values: Numbers) -> Percentiles | None:
