@@ -48,7 +48,6 @@ OLD = {
     "validate": ("check", "--format"),
     "versions": ("--versions",),
 }
-"""Old commands, and what they are now."""
 
 FOUND, FAILED, INTERRUPTED = 1, 2, 130
 

@@ -36,7 +36,6 @@ class Choice(NamedTuple):
     trajectory: Callable[[], Trajectory]
     """Gives it, with its notes."""
     line: bytes
-    """Its line in the file."""
     files: list[str]
     """Where the trajectories of its episode are looked for."""
     place: str | None = None

@@ -21,7 +21,6 @@ F = TypeVar("F", bound="Callable[..., Any]")
 Test: TypeAlias = "Callable[[Trajectory], bool]"
 """Which trajectories are meant. Raises ``ExpressionError`` where it cannot be evaluated, which the command reports."""
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-"""Of files of trajectories."""
 _SHOWN = 20
 
 

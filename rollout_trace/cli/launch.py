@@ -27,7 +27,6 @@ OPTIONS = {
     "--reward-from": "reward_from",
     "--cli": "cli",
 }
-"""Options with a value."""
 FLAGS = {"-q": "quiet", "--quiet": "quiet", "--exact-turns": "exact_turns"}
 
 _PASSED_ON = ("OUTPUT", "ENGINE", "RUN", "PARENT", "NAME", "TASK", "FIRST", "QUIET", "REWARD_FROM", "REWARD_BEFORE",
@@ -54,7 +53,6 @@ class Given:
         self.fork: str | None = None
         """What ``rollout-trace fork`` tells the program."""
         self.program: list[str] = []
-        """The program and its arguments."""
 
 
 def launch(args: Sequence[str]) -> int:

@@ -23,7 +23,6 @@ class Ended(NamedTuple):
     result: Any = None
     error: BaseException | None = None
     is_late: bool = False
-    """Whether its time was up."""
     is_left_behind: bool = False
     """Whether it could not be stopped, and runs on."""
 

@@ -109,14 +109,12 @@ class Facts:
     rewards: Mapping[str, float] | None
     group: str | None
     policy_version: str | int | None = None
-    """Version of the weights when it began; None where none is known."""
     error: ErrorInfo | None
     reward_errors: tuple[str, ...]
     """Why rewards are missing: the name of each function that failed, with its exception."""
     usage: CallTotals = field(default_factory=CallTotals)
     """Totals of the agent's calls, including sub-agents."""
     reward_usage: CallTotals = field(default_factory=CallTotals)
-    """Totals of the calls made by reward functions."""
     latencies: array[float] = field(default_factory=lambda: array("f"))
     """float32, seconds: latency of each answered call of the agent."""
     first_tokens: array[float] = field(default_factory=lambda: array("f"))

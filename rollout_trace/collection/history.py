@@ -46,14 +46,12 @@ class Hashes:
 
     agent: str | None
     agent_name: str
-    """Module and qualified name."""
     tasks: str
     digests: Mapping[str, str] | None
     """Of the content of each task, by its id; None for more than 20,000 tasks."""
     n_tasks: int
     settings_hash: str
     settings: Mapping[str, Any]
-    """As JSON."""
 
     def short(self) -> dict[str, Any]:
         """The hashes alone."""
@@ -198,7 +196,6 @@ class Last:
     """The last run of a history."""
 
     hashes: dict[str, Any] | None = None
-    """Of the last header."""
     name: str = ""
     """The last run with these hashes and when it began; where none has ended, that of the header."""
 

@@ -183,7 +183,6 @@ class RolloutLog:
     logger: logging.Logger
     """The rollout's own. It has no reference to this object: both are freed without the garbage collector."""
     file: LogFile | None
-    """None where none is written."""
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the file, with the exception that ended the attempt, if any. Never raises."""

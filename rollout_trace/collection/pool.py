@@ -31,7 +31,6 @@ class PoolWorker(ABC):
         self.is_retired = False
         """Whether it is given no more rollouts, and ends when it has none."""
         self.has_failed = False
-        """Whether it ended before it was ready."""
         self.is_ending = False
         self.is_late = False
         """Whether its start takes longer than ``patience`` seconds. Others get its rollouts until it is ready."""
@@ -108,7 +107,6 @@ class Pool(Generic[Worker]):
         self._failed_starts = 0
         self._is_proven = False
         self._failure: Exception | None = None
-        """Why no rollout is made any more."""
         self._change = asyncio.Event()
         """Set, and replaced, when a worker may be free for those that wait."""
 

@@ -68,7 +68,6 @@ class WorkerProcess(PoolWorker):
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._why: str | None = None
-        """Why it was killed; None if it was not."""
         self._end: Exception | None = None
         """What rollouts get that it cannot make any more; None while it runs."""
         data = dict(spawn.get_preparation_data(f"rollouts-{number + 1}"))

@@ -18,7 +18,6 @@ EVERY = 10.0
 UNCHANGED = 60.0
 """Seconds between two lines that say the same."""
 NAME = "collect"
-"""What the lines begin with."""
 GAP = "  "
 _BAR = (8, 40)
 """Columns of the shortest bar and of the longest."""
@@ -158,7 +157,6 @@ class Lines(Reporter):
         self._tenth = 0
         self._said = ""
         self._kinds: set[str] = set()
-        """Of the failures that have been shown."""
 
     def begin(self, progress: Progress) -> None:
         self._tenth = _tenth(progress)

@@ -16,7 +16,6 @@ from rollout_trace.collection.pool import Pool
 from rollout_trace.collection.ray_worker import RayWorker
 
 CONNECT_SECONDS = 10.0
-"""For a connection to the address of a cluster."""
 
 
 class RayExecutor:

@@ -72,7 +72,6 @@ class RayWorker(PoolWorker):
         self._opened: dict[int, asyncio.Task[Any]] = {}
         self._references: dict[asyncio.Future[Outcome], Any] = {}
         self._why: str | None = None
-        """Why it was killed; None if it was not."""
         self._actor = ray.remote(RolloutActor).options(max_concurrency=MOST_AT_ONCE, **options).remote()
 
     async def open(self, work: Work) -> None:

@@ -39,7 +39,6 @@ class Earlier:
     recovered: int = 0
     """Trajectories of dead processes that were written from their journals."""
     unreadable: int = 0
-    """Lines that could not be read."""
     read: int = 0
     """Trajectories that were, of whatever origin."""
     _ranks: dict[Key, tuple[int, bool]] = field(default_factory=dict)

@@ -65,10 +65,8 @@ class Runner:
     keeps_outcomes: bool = False
     """Whether workers can be lost with what they wrote, and its rollouts are to be made again at the end."""
     stopped: str | None = None
-    """Why no further rollouts are begun."""
     is_interrupted: bool = False
     lost: int = 0
-    """How often a worker was lost."""
     made: dict[Key, Outcome] = field(default_factory=dict)
     """What came of the rollouts, where ``keeps_outcomes``."""
     _running: int = 0

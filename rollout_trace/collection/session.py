@@ -49,7 +49,6 @@ class Session:
     resume: bool
     progress: bool | Callable[..., object] | None
     executor: Executor | None
-    """None: this process."""
     hashes: Hashes
     stream: Stream | None = None
     """Says which rollouts are made; None: those of the plan, as soon as there is a place for each."""
@@ -124,7 +123,6 @@ class _Run:
         self._history = None if output is None else History(places.history(output))
         self._log = Told(session.log, "log")
         self._stale: set[str] = set()
-        """Episodes of rollouts that were too old, and are to be noted at the end."""
         if stream is not None:
             on = Listeners(self._is_stale, self._was_taken, self._was_dropped, self._was_left)
             stream.bind(plan, self._tally, known, on=on, flush=self._flush)

@@ -20,7 +20,6 @@ from rollout_trace.collection.objects import absolute_spec
 from rollout_trace.data.user_values import brief
 
 TABLE = "collect"
-"""The table of a file that has the settings."""
 
 
 class Setting(NamedTuple):
@@ -294,7 +293,6 @@ SETTINGS = {
     "limit": Setting(_1_OR_MORE, _optional(_FROM_1)),
     "task_ids": Setting("ids of tasks, in a list", read=_texts),
 }
-"""The settings, by name."""
 
 GROUPS = {
     "retries": {

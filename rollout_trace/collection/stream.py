@@ -116,13 +116,10 @@ class Stream:
     order: Order
     versions: Versions
     size: int | None = None
-    """Number of tasks; None where it is not known."""
     stale: int = 0
-    """Rollouts that were too old when they could have been handed over."""
     dropped: int = 0
     """Groups that were given up: a rollout was too old again and again, or all were lost with their workers."""
     taken: int = 0
-    """Groups that were handed over."""
     _plan: Plan | None = None
     _tally: Tally | None = None
     _known: Known = field(default_factory=Known)
@@ -148,7 +145,6 @@ class Stream:
     _is_stopped: bool = False
     """Whether no further rollout is begun."""
     _has_ended: bool = False
-    """Whether the run has ended, and its failure is known."""
     _change: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced, when the consumer is to look again."""
     _idle: int = 0

@@ -54,7 +54,6 @@ class Tally:
         self.ended = 0
         """Rollouts that this run has made."""
         self.written = 0
-        """Attempts whose trajectories are in the output."""
         self.by_status: Counter[str] = Counter()
         """Of the rollouts of this run."""
         self.earlier_by_status: Counter[str] = Counter()
@@ -207,9 +206,7 @@ class Scores:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of rewards."""
         self.unscored: Counter[str] = Counter()
-        """Rollouts without a reward, by the reason."""
         self._sum = 0.0
         self._by_task: dict[tuple[str, str], array[float]] = {}
         self._signals: dict[str, tuple[int, float]] = {}

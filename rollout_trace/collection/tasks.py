@@ -175,7 +175,6 @@ def _refuse_splits(tasks: Mapping[Any, Any]) -> None:
 def _items(placed: Iterable[Placed]) -> list[TaskItem]:
     naming, items = Naming(), []
     places: dict[str, str] = {}
-    """Of each id."""
     copies: dict[str, int] = {}
     for place, given in placed:
         item = naming.item(place, given)
@@ -302,7 +301,6 @@ def _title(tasks: Any) -> str:
 
 
 DIGITS = 12
-"""Hexadecimal digits of a digest."""
 
 
 class NoForm(TypeError):

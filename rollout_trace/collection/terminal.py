@@ -53,7 +53,6 @@ class Above:
 
     def __init__(self, stream: IO[str], put: Callable[[str], object]) -> None:
         self.write_through: Callable[[str], int] = stream.write
-        """The stream's own method."""
         self._stream = stream
         self._put = put
         self._held = Held(put)

@@ -51,7 +51,6 @@ class Chain:
     steps: list[Step]
     """The steps whose answers are among the messages, in order."""
     answers: list[int]
-    """For each step, the index of its answer in ``messages``."""
     shared: int
     """Number of answers, from the first on, that are in an earlier conversation as well."""
 

@@ -40,7 +40,6 @@ class Answer(NamedTuple):
     """The message: ``content``, and ``tool_calls`` if there are any."""
     finish_reason: str
     version: int | str | None = None
-    """Version of the weights."""
     experts: Any = None
     """Experts of prompt and answer [positions, layers, k], as lists."""
 

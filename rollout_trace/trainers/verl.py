@@ -113,7 +113,6 @@ class _Runs:
 
     def __init__(self, agent: Any, options: dict[str, Any]) -> None:
         self.report = ExportReport()
-        """What verl has no place for, over all batches."""
         self._has_rewards = options["reward"] is not None
         self._file = options["output"]
         self._server = IdServer(self._policy_of)
