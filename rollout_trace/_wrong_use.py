@@ -56,6 +56,17 @@ def did_you_mean(name: object, known: Iterable[str], instead: str | None = None)
     return f"There are {', '.join(names.values())}." if instead is None else instead
 
 
+def import_extra(name: str, what: str, install: str) -> Any:
+    """Imports a module of a package that is not required; ImportError says ``what`` needs it, and how to install it."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise ImportError(f"{what} the package {package}. Install it with: pip install '{install}'") from None
+
+
 def _sentence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """What does not fit in the arguments of a call, and what to write; None where only Python knows."""
     from inspect import signature

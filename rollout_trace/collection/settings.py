@@ -11,10 +11,9 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any, NamedTuple
 
-from rollout_trace._wrong_use import did_you_mean
+from rollout_trace._wrong_use import did_you_mean, import_extra
 from rollout_trace.collection import checks
 from rollout_trace.collection.objects import absolute_spec
 from rollout_trace.data.user_values import brief
@@ -136,12 +135,8 @@ _MAIN_KEYS = {"engine": "name", "executor": "kind"}
 
 
 def _toml(text: str) -> dict[str, Any]:
-    try:
-        toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    except ImportError:
-        raise ImportError(
-            "Before Python 3.11, settings in TOML need the package tomli. Install it with: pip install tomli"
-        ) from None
+    name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+    toml = import_extra(name, "Before Python 3.11, settings in TOML need", "tomli")
     values: dict[str, Any] = toml.loads(text)
     return values
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from rollout_trace._wrong_use import did_you_mean
+from rollout_trace._wrong_use import did_you_mean, import_extra
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import refuse_special_file
 from rollout_trace.file.lines import Damaged, lines
@@ -119,15 +119,11 @@ def _csv(path: str) -> Iterator[Placed]:
 
 
 def _parquet(path: str) -> Iterator[Placed]:
+    parquet = import_extra("pyarrow.parquet", f"{path} is parquet, which needs", "pyarrow>=19")
+    import pyarrow
+
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise ImportError(
-            f"{path} is parquet, which needs the package pyarrow. Install it with: pip install 'pyarrow>=19'"
-        ) from None
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path) as file:
             as_json = [one.name for one in file.schema_arrow if str(one.type).startswith("extension<arrow.json")]
             at = 0
             for batch in file.iter_batches():
@@ -153,12 +149,7 @@ def _saved_dataset(path: str) -> Iterator[Placed]:
             f"{path} is a folder that Dataset.save_to_disk did not make (it has no state.json). Give a file "
             f"({', '.join(_READERS)})."
         )
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError(
-            f"{path} is a saved dataset, which needs the package datasets. Install it with: pip install 'datasets>=4.7'"
-        ) from None
+    datasets = import_extra("datasets", f"{path} is a saved dataset, which needs", "datasets>=4.7")
     rows = datasets.load_from_disk(path)
     return ((f"{path}, row {at} (from 0)", row) for at, row in enumerate(rows))
 

@@ -9,9 +9,9 @@ and becomes null; without the question mark it is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rollout_trace._wrong_use import import_extra
 from rollout_trace.export._values import finite
 from rollout_trace.file.plain import dumps
 
@@ -94,11 +94,7 @@ _PACKAGES = {"pyarrow": ("Arrow and parquet need", "pyarrow>=19"), "datasets": (
 
 def import_package(name: str) -> Any:
     """Imports ``pyarrow`` or ``datasets``; ImportError has the command that installs it."""
-    try:
-        return import_module(name)
-    except ImportError:
-        what, wanted = _PACKAGES[name]
-        raise ImportError(f"{what} the package {name}. Install it with: pip install '{wanted}'") from None
+    return import_extra(name, *_PACKAGES[name])
 
 
 def arrow_schema(schema: Schema) -> Any:

@@ -270,5 +270,5 @@ def test_an_option_is_named_in_its_error(tmp_path: Path) -> None:
 def test_without_a_package_for_toml_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r"settings in TOML need the package tomli.*pip install tomli"):
+    with pytest.raises(ImportError, match=r"settings in TOML need the package tomli.*pip install 'tomli'"):
         settings("", tmp_path)
