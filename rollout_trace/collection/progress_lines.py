@@ -99,14 +99,10 @@ def _second(progress: Progress) -> list[Piece]:
         text = f"{number:,} failed"
         named = [f"{text} ({kinds(progress.failures, shown)})" for shown in (_SHOWN_KINDS, 1) if progress.failures]
         found.append(Piece(named[0] if named else text, 1, "red", (*named[1:], text)))
-    if progress.ready:
-        found.append(Piece(f"{progress.ready:,} ready", 3))
-    if progress.stale:
-        found.append(Piece(f"{progress.stale:,} stale", 2, "yellow"))
-    if progress.left_behind:
-        found.append(Piece(f"{progress.left_behind:,} left behind", 5, "yellow"))
-    if progress.retried:
-        found.append(Piece(f"{progress.retried:,} retried", 9))
+    counts = (("ready", 3, ""), ("stale", 2, "yellow"), ("left_behind", 5, "yellow"), ("retried", 9, ""))
+    for name, rank, style in counts:
+        if number := getattr(progress, name):
+            found.append(Piece(f"{number:,} {name.replace('_', ' ')}", rank, style))
     if progress.exact_turns is not None:
         found.append(Piece(f"{100 * progress.exact_turns:.0f}% exact turns", 8))
     if progress.mean_reward is not None:

@@ -203,23 +203,15 @@ def found_in(plan: Plan) -> list[str]:
     found, statuses = plan.earlier, [facts.status for facts in plan.kept()]
     kept, failed = len(statuses), sum(status in episodes.NOT_SUCCEEDED for status in statuses)
     changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]
-    texts = [
-        f"{kept} of {plan.size} rollouts are in {plan.work.shown_output} already" if kept else "",
-        f'{failed} of these failed or timed out, and are kept; retries={{"failed": True}} makes them again'
-        if failed
-        else "",
-        f"{found.recovered} trajectories that a dead process left were written from its journal"
-        if found.recovered
-        else "",
-        f"{found.unreadable} lines of {plan.work.shown_output} could not be read, and are left where they are"
-        if found.unreadable
-        else "",
-        f"{len(changed)} of the tasks changed after rollouts of them were made, such as {changed[0]!r}; these "
-        "rollouts are kept"
-        if changed
-        else "",
-    ]
-    return [text for text in texts if text]
+    output, such = plan.work.shown_output, f", such as {changed[0]!r}" if changed else ""
+    counts = {
+        f"of {plan.size} rollouts are in {output} already": kept,
+        'of these failed or timed out, and are kept; retries={"failed": True} makes them again': failed,
+        "trajectories that a dead process left were written from its journal": found.recovered,
+        f"lines of {output} could not be read, and are left where they are": found.unreadable,
+        f"of the tasks changed after rollouts of them were made{such}; these rollouts are kept": len(changed),
+    }
+    return [f"{count} {text}" for text, count in counts.items() if count]
 
 
 def _has_changed(plan: Plan, task: str, digest: str) -> bool:

@@ -100,6 +100,11 @@ class Worker:
             self.recording, self._here = output, context.Carried(None, None, output)
             self._opened = opened.pop_all()
 
+    async def flush(self) -> None:
+        """Waits until what has ended is written, as far as it can be."""
+        if self.recording is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.recording.flush)
+
     def close(self) -> None:
         """Waits until everything is written. Raises WriteError where something could not be."""
         self.recording = None
@@ -131,9 +136,15 @@ class Worker:
         try:
             # Its rewards get the same one: an agent may leave them something there.
             task = self._work.agent.own_task(job.task.value)
-            ended, seconds = await self._run_agent(task, rollout), time.monotonic() - began
+            agent = self._work.agent
+            call = UserCall(partial(agent.call, task, rollout), is_async=agent.is_async)
+            ended = await call.wait(self._work.timeout)
+            seconds = time.monotonic() - began
             error = self._failure(ended, trajectory)
-            failures = () if error is not None else await self._score(task, ended.result, trajectory)
+            failures: tuple[str, ...] = ()
+            if error is None and self._work.rewards is not None:
+                call_reward = partial(_call_reward, trajectory)
+                failures = await score(self._work.rewards, task, ended.result, trajectory, call_reward)
             kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
             will_retry = self._work.retries.applies(kinds, job.failures + 1)
             if will_retry:
@@ -164,11 +175,6 @@ class Worker:
             seconds=seconds,
         )
 
-    async def _run_agent(self, task: Any, rollout: Rollout) -> Ended:
-        agent = self._work.agent
-        call = UserCall(partial(agent.call, task, rollout), is_async=agent.is_async)
-        return await call.wait(self._work.timeout)
-
     def _failure(self, ended: Ended, trajectory: Trajectory) -> BaseException | None:
         """The exception that ended a rollout, with the trajectory's status; None where it went well."""
         if ended.is_late:
@@ -178,12 +184,6 @@ class Worker:
             # Also of exceptions that are no `Exception`: the agent ended by itself, nobody cut it.
             trajectory.status = "failed"
         return ended.error
-
-    async def _score(self, task: Any, result: Any, trajectory: Trajectory) -> tuple[str, ...]:
-        if self._work.rewards is None:
-            return ()
-        call = partial(_call_reward, trajectory)
-        return await score(self._work.rewards, task, result, trajectory, call)
 
     def _finish(self, trajectory: Trajectory, key: Key | None, error: BaseException | None) -> None:
         current_scope.set(None)
