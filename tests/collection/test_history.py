@@ -17,9 +17,10 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import guard
 from rollout_trace.collection import history as hashing
+from rollout_trace.collection import history as history_module
 from rollout_trace.collection.agents import agent_of
 from rollout_trace.collection.facts import CallTotals
-from rollout_trace.collection.history import Hashes, History, changes, hashes_of
+from rollout_trace.collection.history import Hashes, History, hashes_of, sentences
 from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.tally import Tally
 from rollout_trace.file.addresses import is_history_file
@@ -45,6 +46,11 @@ def summary(run_id: str = "5f0c", calls: int = 1) -> rt.CollectSummary:
     tally = Tally(1)
     tally.usage.add(CallTotals(calls=calls))
     return tally.summary(run_id=run_id, output="x.jsonl", seconds=1.0)
+
+
+def changes(place: Path, own: Hashes) -> list[str]:
+    """Sentences about what differs from the last run at a place. Writes nothing."""
+    return sentences(history_module._last(str(place)), own)
 
 
 def lines(place: Path) -> list[dict[str, Any]]:
