@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 from shutil import copyfileobj
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -52,9 +51,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

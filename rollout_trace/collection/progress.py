@@ -95,6 +95,7 @@ class Progress:
 
 
 _OF_TALLY = ("planned", "earlier", "ended", "retried", "left_behind", "reward_failures", "mean_reward", "n_scored")
+_OF_STREAM = ("taken", "ready", "stale", "dropped")
 
 
 class Reporter:
@@ -161,7 +162,7 @@ class Monitor:
             exact_turns=tally.exact_turns / tally.turns if tally.turns else None,
             **{name: getattr(tally, name) for name in _OF_TALLY},
             **{name: getattr(tally.usage, name) for name in ("calls", "input_tokens", "output_tokens", "cost")},
-            **{name: getattr(stream, name, 0) for name in ("taken", "ready", "stale", "dropped")},
+            **{name: 0 if stream is None else getattr(stream, name) for name in _OF_STREAM},
             elapsed=now - self._began,
             eta=self._eta(),
             latest_failure=self._latest_failure,

@@ -55,7 +55,7 @@ class Earlier:
 
     @property
     def has_thrown(self) -> bool:
-        """Whether a trainer would take steps of attempts that were thrown away, of children or before a kill."""
+        """Whether a trainer would take steps of thrown attempts: child processes wrote them, or a kill came first."""
         return not self._trained.isdisjoint(self._attempts.thrown)
 
     def add(self, trajectory: Trajectory) -> None:

@@ -211,7 +211,7 @@ def test_a_dry_run_reads_journals_and_leaves_them(folder: Path, server: Scripted
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--reward", "exact"], "--reward: expected"),
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--executor", "x"], "--executor: expected one of"),
         (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--set", "sample=1"], "Did you mean samples"),
-        (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--samples", "0"], "0 is not in the range x>=1"),
+        (["agent:echo", "--tasks", "tasks.jsonl", "-o", "x.jsonl", "--samples", "0"], "--samples: expected"),
         (["--config", "none.toml"], "none.toml"),
         (["--config", "bad.toml"], "bad.toml, [collect] retris: there is no setting 'retris'. Did you mean retries"),
     ],
