@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from rollout_trace import guard
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 
@@ -84,6 +86,46 @@ class PoolWorker(ABC):
                 self.kill(f"it did not answer {grace:g} seconds after a rollout's time had ended")
                 return
             await asyncio.wait([made], timeout=grace)
+
+
+class RemoteWorker(PoolWorker):
+    """A worker that jobs are sent to, each with the number of its run, which the worker has opened.
+
+    ``load`` gives the number of a run and what its rollouts share. The worker is killed where it does not answer for
+    ``grace`` seconds; ``on_lost`` is called when it has ended by itself.
+    """
+
+    place: str
+    """What it is, for messages."""
+
+    def __init__(
+        self, quota: int | None, grace: float, load: Callable[[Work], tuple[int, Any]], on_lost: Callable[[Any], None]
+    ) -> None:
+        super().__init__(quota)
+        self._grace, self._load, self._on_lost = grace, load, on_lost
+        self._why: str | None = None
+        """Why it was killed; None if it was not."""
+
+    @abstractmethod
+    def send(self, number: int, job: Job) -> asyncio.Future[Outcome]:
+        """Sends a job without its work. Raises where that cannot be sent."""
+
+    def begin(self, job: Job) -> asyncio.Future[Outcome]:
+        number = self._load(job.work)[0]
+        try:
+            made = self.send(number, replace(job, work=None))  # type: ignore[arg-type]
+        except Exception as error:
+            made = asyncio.get_running_loop().create_future()
+            made.set_exception(
+                TypeError(
+                    f"the task {guard.printable(job.task.id, 200)} cannot be sent to {self.place} "
+                    f"({guard.describe(error)}). Give tasks of plain values (dicts, texts, numbers), or make the "
+                    "rollouts in this process (executor=None)."
+                )
+            )
+        if job.work.timeout is not None and not made.done():
+            self.watch(made, job.work.timeout, self._grace)
+        return made
 
 
 Worker = TypeVar("Worker", bound=PoolWorker)

@@ -138,14 +138,8 @@ class RayExecutor:
 
     def _start(self, number: int) -> RayWorker:
         assert self._pool is not None
-        return RayWorker(
-            self._ray,
-            quota=self.rollouts_per_actor,
-            grace=self.grace,
-            options=self._options,
-            load=self._load,
-            on_lost=self._pool.lost,
-        )
+        remote = self.rollouts_per_actor, self.grace, self._load, self._pool.lost
+        return RayWorker(self._ray, self._options, *remote)
 
     def _load(self, work: Work) -> tuple[int, Any]:
         """Number of a run, and a reference to what its rollouts share, which is sent to the cluster once."""
