@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
@@ -151,6 +151,7 @@ class Monitor:
         """Returns the run's progress, with this many rollouts running."""
         tally, stream, now = self._tally, self._stream, self._clock()
         self._rate.add(now, tally.ended, tally.usage.output_tokens)
+        of_stream: dict[str, Any] = {name: 0 if stream is None else getattr(stream, name) for name in _OF_STREAM}
         return Progress(
             run_id=self._run_id,
             output=self._output,
@@ -162,7 +163,7 @@ class Monitor:
             exact_turns=tally.exact_turns / tally.turns if tally.turns else None,
             **{name: getattr(tally, name) for name in _OF_TALLY},
             **{name: getattr(tally.usage, name) for name in ("calls", "input_tokens", "output_tokens", "cost")},
-            **{name: 0 if stream is None else getattr(stream, name) for name in _OF_STREAM},
+            **of_stream,
             elapsed=now - self._began,
             eta=self._eta(),
             latest_failure=self._latest_failure,
