@@ -32,7 +32,7 @@ DOORS = frozenset(
 ``rollout_trace/__init__.py``."""
 
 BUDGET: dict[str, tuple[int, int]] = {
-    "ground": (1788, 18),
+    "ground": (1804, 18),
     "data": (4400, 17),
     "wire": (11300, 45),
     "file": (10611, 35),
@@ -41,13 +41,13 @@ BUDGET: dict[str, tuple[int, int]] = {
     "process": (3010, 17),
     "train": (3842, 16),
     "integration": (750, 6),
-    "collection": (8627, 38),
+    "collection": (8097, 38),
     "importing": (6900, 31),
-    "export": (7380, 36),
-    "trainers": (1856, 13),
+    "export": (7238, 36),
+    "trainers": (1825, 13),
     "view": (8200, 40),
     "testing": (10070, 48),
-    "cli": (4021, 26),
+    "cli": (3843, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 
