@@ -41,7 +41,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "process": (3010, 17),
     "train": (3842, 16),
     "integration": (750, 6),
-    "collection": (8097, 38),
+    "collection": (8099, 38),
     "importing": (6900, 31),
     "export": (7238, 36),
     "trainers": (1825, 13),

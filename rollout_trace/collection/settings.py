@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from rollout_trace._wrong_use import did_you_mean, import_extra
@@ -135,8 +135,10 @@ _MAIN_KEYS = {"engine": "name", "executor": "kind"}
 
 
 def _toml(text: str) -> dict[str, Any]:
-    name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
-    toml = import_extra(name, "Before Python 3.11, settings in TOML need", "tomli")
+    try:
+        toml = import_module("tomllib")
+    except ImportError:
+        toml = import_extra("tomli", "Before Python 3.11, settings in TOML need", "tomli")
     values: dict[str, Any] = toml.loads(text)
     return values
 

@@ -119,11 +119,11 @@ def _csv(path: str) -> Iterator[Placed]:
 
 
 def _parquet(path: str) -> Iterator[Placed]:
-    parquet = import_extra("pyarrow.parquet", f"{path} is parquet, which needs", "pyarrow>=19")
-    import pyarrow
+    pyarrow = import_extra("pyarrow", f"{path} is parquet, which needs", "pyarrow>=19")
+    from pyarrow.parquet import ParquetFile
 
     try:
-        with parquet.ParquetFile(path) as file:
+        with ParquetFile(path) as file:
             as_json = [one.name for one in file.schema_arrow if str(one.type).startswith("extension<arrow.json")]
             at = 0
             for batch in file.iter_batches():
