@@ -8,7 +8,7 @@ from abc import ABCMeta
 # Not from `typing`: importing that takes longer than the rest of the package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, NoReturn, TypeVar
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -42,9 +42,33 @@ def explained(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
+def did_you_mean(name: object, known: Iterable[str], instead: str | None = None) -> str:
+    """``Did you mean NAME?``, of the known name that is nearest to an unknown one.
+
+    Where none is near: ``instead``, or all known names if it is None.
+    """
+    from difflib import get_close_matches
+
+    names = {one.lower(): one for one in known}
+    near = get_close_matches(str(name).lower(), names, 1)
+    if near:
+        return f"Did you mean {names[near[0]]}?"
+    return f"There are {', '.join(names.values())}." if instead is None else instead
+
+
+def import_extra(name: str, what: str, install: str) -> Any:
+    """Imports a module of a package that is not required; ImportError says ``what`` needs it, and how to install it."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise ImportError(f"{what} the package {package}. Install it with: pip install '{install}'") from None
+
+
 def _sentence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """What does not fit in the arguments of a call, and what to write; None where only Python knows."""
-    from difflib import get_close_matches
     from inspect import signature
 
     parameters = dict(signature(function).parameters)
@@ -61,9 +85,7 @@ def _sentence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     known = by_position + by_name
     for key in kwargs:
         if key not in known:
-            near = get_close_matches(key, known, 1)
-            meant = f"Did you mean {near[0]}?" if near else f"It has {', '.join(known)}."
-            return f"rt.{name}() has no argument {key!r}. {meant}"
+            return f"rt.{name}() has no argument {key!r}. {did_you_mean(key, known)}"
     present = {*by_position[: len(args)], *kwargs}
     missing = [key for key in known if parameters[key].default is parameters[key].empty and key not in present]
     example = f", as in `{_BLOCKS[name]}`" if name in _BLOCKS else ""

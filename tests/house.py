@@ -32,22 +32,22 @@ DOORS = frozenset(
 ``rollout_trace/__init__.py``."""
 
 BUDGET: dict[str, tuple[int, int]] = {
-    "ground": (1782, 18),
+    "ground": (1804, 18),
     "data": (4399, 17),
-    "wire": (11296, 45),
+    "wire": (11292, 45),
     "file": (10611, 35),
     "record": (8777, 29),
     "clients": (9010, 35),
     "process": (3005, 17),
-    "train": (3842, 16),
+    "train": (3839, 16),
     "integration": (741, 6),
-    "collection": (8659, 38),
+    "collection": (8132, 38),
     "importing": (6711, 31),
-    "export": (7374, 36),
-    "trainers": (1859, 13),
-    "view": (7888, 40),
+    "export": (7238, 36),
+    "trainers": (1828, 13),
+    "view": (7884, 40),
     "testing": (9566, 47),
-    "cli": (4021, 26),
+    "cli": (3843, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

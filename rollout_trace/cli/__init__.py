@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 0 fine, 1 something was found, 2 it could not be done.
-
-    Args:
-        args: the arguments; None: those of the process.
-    """
+    """Runs the command and returns its exit code: 0 fine, 1 something was found, 2 it could not be done."""
     given = sys.argv[1:] if args is None else list(args)
     if given[:1] == ["run"] and given[1:2] not in (["-h"], ["--help"]):
         from rollout_trace.cli.launch import launch

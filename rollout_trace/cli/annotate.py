@@ -6,7 +6,6 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
@@ -134,21 +133,16 @@ def _note_one(
 
 
 def _note_rows(index: Index, source: str, damaged: list[FormatError], *, as_json: bool) -> int:
-    applied = apply_rows(source, index)
-    result = {
-        "rows": applied.rows,
-        "applied": applied.applied,
-        "problems": applied.problems,
-        "unused_fields": dict(applied.unused),
-        "unreadable": list(map(str, damaged)),
-    }
-    found = [f"{applied.rows} rows read, {applied.applied} noted, {len(applied.problems)} not noted"]
-    if applied.unused:
-        names = ", ".join(f"{brief(name)} in {count} rows" for name, count in applied.unused.items())
+    rows, problems, unused = apply_rows(source, index)
+    noted = rows - len(problems)
+    result = {"rows": rows, "applied": noted, "problems": problems, "unused_fields": dict(unused)}
+    found = [f"{rows} rows read, {noted} noted, {len(problems)} not noted"]
+    if unused:
+        names = ", ".join(f"{brief(name)} in {count} rows" for name, count in unused.items())
         found.append(f"these fields were not used: {names}")
-    show(found, result, as_json=as_json)
-    show_problems([*applied.problems, *damaged], as_json=as_json)
-    return int(bool(applied.problems))
+    show(found, {**result, "unreadable": list(map(str, damaged))}, as_json=as_json)
+    show_problems([*problems, *damaged], as_json=as_json)
+    return int(bool(problems))
 
 
 # Rows of scores, and the trajectories that they are of
@@ -194,11 +188,7 @@ class Index:
         return begin or [one for _, one in self._runs.get(wanted, ())]
 
     def match(self, row: Mapping[str, Any]) -> str:
-        """The id of the trajectory that a row is of.
-
-        Raises:
-            BadRow: there is none, or there are several.
-        """
+        """The id of the trajectory that a row is of. Raises BadRow where there is none, or there are several."""
         if row.get("id") is not None:
             if not isinstance(row["id"], str):
                 raise BadRow(f"id is {brief(row['id'])}; expected text.")
@@ -222,45 +212,31 @@ class Index:
         raise BadRow(f"{len(found)} trajectories have {what}: {advice}.")
 
 
-@dataclass
-class Applied:
-    """What came of the rows of a file."""
+def apply_rows(source: str, index: Index) -> tuple[int, list[str], Counter[str]]:
+    """Notes the rows of a file, or of stdin for ``-``. A bad one is left out and named. Raises OSError.
 
-    rows: int = 0
-    applied: int = 0
-    problems: list[str] = field(default_factory=list)
-    """Of the rows that were not applied: file, line and reason."""
-    unused: Counter[str] = field(default_factory=Counter)
-    """Fields of rows that are of no use here, each with the number of its rows."""
-
-
-def apply_rows(source: str, index: Index) -> Applied:
-    """Notes the rows of a file, or of stdin for ``-``. A bad one is left out and named; the others are applied.
-
-    Raises:
-        OSError: the rows cannot be read, or the notes cannot be written.
+    Returns the number of rows, why some were not applied, and fields of no use, each with the number of its rows.
     """
-    result = Applied()
+    rows, problems, unused = 0, list[str](), Counter[str]()
     waiting: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     shown = "stdin" if source == "-" else source
     for number, line in _numbered(source):
-        result.rows += 1
+        rows += 1
         try:
             row = _row(line)
             trajectory_id = index.match(row)
             note = checked_note(trajectory_id, _values(row))
         except (BadRow, TypeError, ValueError) as error:
-            result.problems.append(f"{shown}, line {number}: {error}")
+            problems.append(f"{shown}, line {number}: {error}")
             continue
-        result.applied += 1
-        result.unused.update(name for name in row if name not in VALUES and name not in _KEYS)
+        unused.update(name for name in row if name not in VALUES and name not in _KEYS)
         for path in index.files_with(trajectory_id):
             waiting[path].append(note)
             if len(waiting[path]) >= _BATCH:
                 append_notes(path, waiting.pop(path))
     for path, notes in waiting.items():
         append_notes(path, notes)
-    return result
+    return rows, problems, unused
 
 
 def _numbered(source: str) -> Iterator[tuple[int, bytes | Damaged]]:

@@ -11,6 +11,7 @@ from keyword import iskeyword
 import click
 
 from rollout_trace._version import __version__
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.errors import FormatError, RolloutTraceError
 from rollout_trace.guard import describe, printable
 
@@ -47,7 +48,6 @@ OLD = {
     "validate": ("check", "--format"),
     "versions": ("--versions",),
 }
-"""Old commands, and what they are now."""
 
 FOUND, FAILED, INTERRUPTED = 1, 2, 130
 
@@ -71,11 +71,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in (*COMMANDS, *_ABOUT) and not name.startswith("-") and not ctx.resilient_parsing:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name.lower(), (*COMMANDS, *OLD), 1)
-            meant = f"Did you mean {near[0]}?" if near else "--help lists them."
-            ctx.fail(f"No such command {name!r}. {meant}")
+            ctx.fail(f"No such command {name!r}. {did_you_mean(name, (*COMMANDS, *OLD), '--help lists them.')}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

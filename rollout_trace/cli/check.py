@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.cli.common import Test, json_option, on_words, say, show, show_problems, where_option
 from rollout_trace.cli.reading import STDIN, STDIN_NAME, Progress, Trajectories, open_stdin, paths_of
 from rollout_trace.guard import printable
@@ -25,15 +26,12 @@ _NAMES = {"codes": "code", "every": "all"}
 
 
 def _codes(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> frozenset[str] | None:
-    from difflib import get_close_matches
-
     from rollout_trace.train.check_codes import CODES
 
     for value in values:
         if value not in CODES:
-            near = get_close_matches(value, CODES, 1)
-            meant = f"; did you mean {near[0]}?" if near else "."
-            raise click.BadParameter(f"there is no code {value!r}{meant} docs/checks.md lists them.")
+            meant = did_you_mean(value, CODES, "docs/checks.md lists them.")
+            raise click.BadParameter(f"there is no code {value!r}. {meant}")
     return frozenset(values) or None
 
 

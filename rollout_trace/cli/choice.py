@@ -36,7 +36,6 @@ class Choice(NamedTuple):
     trajectory: Callable[[], Trajectory]
     """Gives it, with its notes."""
     line: bytes
-    """Its line in the file."""
     files: list[str]
     """Where the trajectories of its episode are looked for."""
     place: str | None = None
@@ -55,10 +54,7 @@ class Choice(NamedTuple):
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """Paths, and the ID where one is named: ``PATH ID``, or ``PATH#ID``.
-
-    The last of several arguments is an ID if there is no such file.
-    """
+    """Paths, and the ID of ``PATH ID`` or ``PATH#ID``: the last of several arguments, if there is no such file."""
     paths = list(arguments)
     if len(paths) > 1 and not _is_path(paths[-1]):
         return paths[:-1], paths[-1]
@@ -82,17 +78,8 @@ def choices_of(
 ) -> Iterator[Choice]:
     """The trajectory of an ID; without one the first ``number`` ones for which ``where`` is true.
 
-    Args:
-        paths: files, folders, patterns, addresses, or ``-`` alone.
-        wanted: the ID; None: there is none.
-        number: of trajectories, without an ID.
-        where: which of them count; with an ID: what it has to be.
-        problems: gets an error for each line before the last of these that is no trajectory.
-
-    Raises:
-        OSError: there is no such file.
-        click.ClickException: while iterating: there is no such trajectory, or the ID names several.
-        FormatError: while iterating: its line does not match the format.
+    ``problems`` gets an error for each line before these that is no trajectory. Raises OSError; while iterating
+    click.ClickException where there is none, or the ID names several, and FormatError.
     """
     with _files_of(paths) as files:
         chosen: Iterator[Choice]

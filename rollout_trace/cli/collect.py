@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,47 +23,35 @@ _SHOWN = 12
 """Tasks whose ids a dry run prints."""
 
 
+def _option(name: str, metavar: str | None, text: str, also: str = "", **more: Any) -> Callable[[Any], Any]:
+    """An option that is None where it is not given. Its value is checked with those of TOML."""
+    return click.option(*filter(None, (also, name)), metavar=metavar, help=text, **{"default": None, **more})
+
+
 @click.command()
 @click.argument("agent", required=False, metavar="[MODULE:AGENT]")
 @click.argument("further", nargs=-1, metavar="")
-@click.option("--tasks", metavar="FILE", help="The tasks: .jsonl, .json, .csv, .parquet, or MODULE:NAME.")
-@click.option("-o", "--output", metavar="O", help="A .jsonl file (.gz, .zst), a folder (runs/), or an address.")
-@click.option(
-    "--samples", type=click.IntRange(1), metavar="N", help="Make this many rollouts of each task. Default: 1."
-)
-@click.option(
-    "--concurrency", type=click.IntRange(1), metavar="N", help="Run this many rollouts at the same time. Default: 8."
-)
-@click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds that one attempt may take."
-)
-@click.option("--retries", type=click.IntRange(0), metavar="N", help="Repeat a failed rollout at most this many times.")
-@click.option("--retry-on", multiple=True, metavar="KIND", help="Retry only these exceptions; can be repeated.")
-@click.option(
-    "--retry-failed/--no-retry-failed", default=None, help="Repeat the rollouts that failed in an earlier run."
-)
-@click.option(
-    "--reward", multiple=True, metavar="[NAME=]MODULE:FN[*W]", help="Score with this reward function; can be repeated."
-)
-@click.option(
-    "--reward-timeout",
-    type=click.FloatRange(0, min_open=True),
-    metavar="S",
-    help="Seconds that each reward function may take.",
-)
-@click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Rollout i of each task gets the seed N + i.")
-@click.option("--name", metavar="N", help="Name of the trajectories. Give each model or variant its own.")
-@click.option("--executor", metavar="X", help="Where rollouts run: local, process or ray. Default: local.")
-@click.option("--logs/--no-logs", default=None, help="Write a log file for each rollout.")
-@click.option("--resume/--no-resume", default=None, help="Continue if the output has rollouts already. Default: yes.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Run only the first N tasks.")
-@click.option("--task-ids", metavar="A,B", help="Run only the tasks with these ids.")
-@click.option("--max-consecutive-failures", type=click.IntRange(0), metavar="N", help="Stop after N failures in a row.")
-@click.option("--config", metavar="FILE.toml", help="Read options from the table [collect] of a TOML file.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value, such as recording.fsync=true."
-)
+@_option("--tasks", "FILE", "The tasks: .jsonl, .json, .csv, .parquet, or MODULE:NAME.")
+@_option("--output", "O", "A .jsonl file (.gz, .zst), a folder (runs/), or an address.", also="-o")
+@_option("--samples", "N", "Make this many rollouts of each task. Default: 1.", type=int)
+@_option("--concurrency", "N", "Run this many rollouts at the same time. Default: 8.", type=int)
+@_option("--timeout", "S", "Seconds that one attempt may take.", type=float)
+@_option("--retries", "N", "Repeat a failed rollout at most this many times.", type=int)
+@_option("--retry-on", "KIND", "Retry only these exceptions; can be repeated.", multiple=True)
+@_option("--retry-failed/--no-retry-failed", None, "Repeat the rollouts that failed in an earlier run.")
+@_option("--reward", "[NAME=]MODULE:FN[*W]", "Score with this reward function; can be repeated.", multiple=True)
+@_option("--reward-timeout", "S", "Seconds that each reward function may take.", type=float)
+@_option("--engine", "E", "Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
+@_option("--seed", "N", "Rollout i of each task gets the seed N + i.", type=int)
+@_option("--name", "N", "Name of the trajectories. Give each model or variant its own.")
+@_option("--executor", "X", "Where rollouts run: local, process or ray. Default: local.")
+@_option("--logs/--no-logs", None, "Write a log file for each rollout.")
+@_option("--resume/--no-resume", None, "Continue if the output has rollouts already. Default: yes.")
+@_option("--limit", "N", "Run only the first N tasks.", type=int)
+@_option("--task-ids", "A,B", "Run only the tasks with these ids.")
+@_option("--max-consecutive-failures", "N", "Stop after N failures in a row.", type=int)
+@_option("--config", "FILE.toml", "Read options from the table [collect] of a TOML file.")
+@_option("--set", "KEY=VALUE", "Set one value, such as recording.fsync=true.", also="overrides", multiple=True)
 @click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but run nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
 @json_option
@@ -103,11 +91,7 @@ def collect(
 
 
 def _made(session: Session) -> tuple[list[str], dict[str, Any], int]:
-    """Makes the rollouts; the summary as lines and as JSON, and the exit code.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C, before anything was run.
-    """
+    """Makes the rollouts; the summary as lines and as JSON, and the exit code."""
     from rollout_trace import _event_loop
 
     interrupted = False
@@ -140,11 +124,7 @@ def _standard_output_kept(wanted: bool) -> Iterator[None]:
 def _prepared(
     config: str | None, overrides: tuple[str, ...], options: Mapping[str, Any], *, quiet: bool, dry_run: bool
 ) -> Session:
-    """The run that was asked for: its agent, tasks and rewards loaded and checked, what the output holds read.
-
-    Raises:
-        ClickException: something is wrong with them.
-    """
+    """The run that was asked for: all of it loaded and checked, the output read. Raises click.ClickException."""
     from rollout_trace.collection.prepare import prepare
 
     try:
@@ -243,12 +223,8 @@ def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
 
 
 def _check_output(output: str) -> None:
-    """Checks that an output can be written, without leaving a trace.
-
-    Raises:
-        ClickException: it cannot.
-    """
-    from rollout_trace.cli.launch import Refusal, check_output
+    """Raises click.ClickException where an output cannot be written. Leaves no trace."""
+    from rollout_trace.cli.launch import check_output
     from rollout_trace.file.addresses import is_address, is_folder_target
 
     if is_address(output):
@@ -256,5 +232,5 @@ def _check_output(output: str) -> None:
     try:
         # Of a folder: a file in it could be created.
         check_output(os.path.join(output, "part.jsonl") if is_folder_target(output) else output)
-    except Refusal as refusal:
+    except (ValueError, ImportError) as refusal:
         raise click.ClickException(str(refusal)) from None

@@ -21,7 +21,6 @@ F = TypeVar("F", bound="Callable[..., Any]")
 Test: TypeAlias = "Callable[[Trajectory], bool]"
 """Which trajectories are meant. Raises ``ExpressionError`` where it cannot be evaluated, which the command reports."""
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-"""Of files of trajectories."""
 _SHOWN = 20
 
 
@@ -31,11 +30,7 @@ def json_option(command: F) -> F:
 
 
 def compile_expression(text: str) -> Test:
-    """The test that an expression makes.
-
-    Raises:
-        click.UsageError: it is no expression, or has a name that does not exist.
-    """
+    """The test that an expression makes. Raises click.UsageError where it is none, or has an unknown name."""
     from rollout_trace.view.expression import Expression
     from rollout_trace.view.expression_values import ExpressionError
 
@@ -65,12 +60,7 @@ def tokenizer_option(command: F) -> F:
 
 
 def load_tokenizer_of(path_or_name: str | None) -> Any:
-    """The tokenizer that the option ``--tokenizer`` names; None where it is not given.
-
-    Raises:
-        click.UsageError: there is no such tokenizer.
-        ImportError: a package that reads it is missing.
-    """
+    """The tokenizer of the option ``--tokenizer``; None without it. Raises click.UsageError or ImportError."""
     if path_or_name is None:
         return None
     from rollout_trace.view.tokenizers import load_tokenizer
@@ -82,28 +72,14 @@ def load_tokenizer_of(path_or_name: str | None) -> Any:
 
 
 def files_of(paths: Iterable[str]) -> list[str]:
-    """The files that arguments name: files, patterns, addresses, and folders with ``.jsonl`` files in them.
-
-    Raises:
-        OSError: there are none, or one is a pipe or a device, or an address cannot be read.
-    """
+    """The files that arguments name: files, patterns, addresses, and folders of ``.jsonl`` files. Raises OSError."""
     from rollout_trace.file.reader import expand_paths
 
     return expand_paths(list(paths))
 
 
 def check_new(output: str, *, overwrite: bool, files: Iterable[str] = (), doing: str = "read") -> None:
-    """Checks that an output does not exist, or may be replaced. An empty folder may.
-
-    Args:
-        output: the path of a file or a folder.
-        overwrite: it may exist.
-        files: those that are read; the output is none of them.
-        doing: what is done with them, for the message.
-
-    Raises:
-        click.UsageError: it exists, or it is one of the files.
-    """
+    """Raises click.UsageError if an output exists and may not be replaced (an empty folder may), or is read."""
     if not os.path.exists(output):
         return
     if any(os.path.exists(path) and os.path.samefile(path, output) for path in files):

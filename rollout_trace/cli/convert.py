@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +13,6 @@ from rollout_trace.cli.reading import Trajectories
 from rollout_trace.errors import ExportError
 
 if TYPE_CHECKING:
-    from rollout_trace.file.reader import ReadMedia
     from rollout_trace.view.formats import Format
 
 
@@ -56,7 +54,7 @@ def convert(
 
     Exit code 1: there was nothing to write, or there are lines that could not be read, which are left out.
     """
-    from rollout_trace.view.formats import FORMATS, OUTPUTS, SUFFIXES
+    from rollout_trace.view.formats import FORMATS, OUTPUTS, SUFFIXES, BadOption, parse_options
 
     if is_list:
         return _list(format_name, as_json=as_json)
@@ -72,40 +70,24 @@ def convert(
         raise click.UsageError(f"-o OUT is missing; {chosen.name} is written to {OUTPUTS[chosen.output]}.")
     if not output.endswith(SUFFIXES[chosen.output]):
         raise click.UsageError(f"{output}: {chosen.name} is written to {OUTPUTS[chosen.output]}.")
-    return _convert(_Given(chosen, paths, output, overwrite, options, strict, where), as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What the command was given."""
-
-    format: Format
-    paths: tuple[str, ...]
-    output: str
-    overwrite: bool
-    options: tuple[str, ...]
-    strict: bool
-    where: Test | None
-
-
-def _convert(given: _Given, *, as_json: bool) -> int:
-    from rollout_trace.report import ExportReport
-    from rollout_trace.view.formats import BadOption, parse_options
-    from rollout_trace.view.numbers import of, trajectories
-
     try:
-        values = dict(parse_options(given.format.name, given.options))
+        values = {**parse_options(chosen.name, options), "strict": strict}
     except BadOption as error:
         raise click.UsageError(str(error)) from error
+    found = Trajectories(paths, where, progress=True, media="restore" if chosen.media else "keep")
+    check_new(output, overwrite=overwrite, files=found.paths, doing="convert")
+    return _convert(chosen, found, output, values, as_json=as_json)
+
+
+def _convert(chosen: Format, found: Trajectories, output: str, values: dict[str, Any], *, as_json: bool) -> int:
+    from rollout_trace.report import ExportReport
+    from rollout_trace.view.numbers import of, trajectories
+
     report = ExportReport()
-    media: ReadMedia = "restore" if given.format.media else "keep"
-    found = Trajectories(given.paths, given.where, progress=True, media=media)
-    check_new(given.output, overwrite=given.overwrite, files=found.paths, doing="convert")
-    values |= {"strict": given.strict, "report": report}
     try:
         # What exporters warn of is printed at the end.
         with guard.without("export."):
-            written = given.format.write(given.output, (one.trajectory for one in found), values)
+            written = chosen.write(output, (one.trajectory for one in found), {**values, "report": report})
     except ExportError as error:
         raise ExportError(str(error).replace("Without strict=True it", "Without --strict it")) from error
     except (ValueError, TypeError) as error:
@@ -113,8 +95,8 @@ def _convert(given: _Given, *, as_json: bool) -> int:
     finally:
         found.close()
     result = {
-        "output": given.output,
-        "format": given.format.name,
+        "output": output,
+        "format": chosen.name,
         "read": found.read,
         "written": written,
         "left_out": report.dropped,
@@ -122,8 +104,8 @@ def _convert(given: _Given, *, as_json: bool) -> int:
         "noted": report.noted,
         "unreadable": [str(error) for error in found.problems],
     }
-    what = of(written, "document" if given.format.output == "folder" else "row")
-    lines = [f"{what} of {trajectories(found.read)} in {given.output}"]
+    what = of(written, "document" if chosen.output == "folder" else "row")
+    lines = [f"{what} of {trajectories(found.read)} in {output}"]
     lines += [f"left out: {name}: {count}" for name, count in report.dropped.items()]
     lines += [] if written else [hint for part, hint in _HINTS.items() if any(part in name for name in report.dropped)]
     lines += [f"note: {name}: {count}" for name, count in report.noted.items()]

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from rollout_trace.cli.choice import Choice, choices_of, split_arguments
 from rollout_trace.cli.common import json_option, load_tokenizer_of, show_problems, tokenizer_option
@@ -101,7 +102,7 @@ def _compare(a: tuple[str, str], b: tuple[str, str], options: dict[str, Any], *,
     one, two = _one(*a).trajectory(), _one(*b).trajectory()
     found = difference(one, two, **options)
     if as_json:
-        click.echo(json.dumps(_builtins(found)))
+        click.echo(json.dumps(msgspec.to_builtins(found)))
     else:
         _show(found, (f"{one.name} {one.id} ({a[0]})", f"{two.name} {two.id} ({b[0]})"), full=full)
     return int(not found.equal)
@@ -112,12 +113,6 @@ def _show(found: TrajectoryDifference, names: tuple[str, str], *, full: bool) ->
     from rollout_trace.view.terminal_difference import show_difference
 
     show_difference(console(), found, names, full=full)
-
-
-def _builtins(found: Any) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(found)
 
 
 def _compare_files(a: str, b: str, options: dict[str, Any], *, full: bool, as_json: bool) -> int:
@@ -177,7 +172,7 @@ def _list_json(pairs: list[Pair], options: dict[str, Any]) -> dict[str, int]:
     for found, kind, _ in _differences(pairs, options):
         counts[kind] += 1
         if found is not None and not found.equal:
-            click.echo(f"{before}{json.dumps(_builtins(found))}", nl=False)
+            click.echo(f"{before}{json.dumps(msgspec.to_builtins(found))}", nl=False)
             before = ", "
     end = {
         "counts": {_KINDS[kind]: number for kind, number in counts.items()},

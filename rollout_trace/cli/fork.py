@@ -66,5 +66,5 @@ def fork(
         given.fork = variable(*what)
         given.program = list(program)
         launch.start(given)
-    except (ValueError, launch.Refusal) as error:
+    except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -27,7 +27,6 @@ OPTIONS = {
     "--reward-from": "reward_from",
     "--cli": "cli",
 }
-"""Options with a value."""
 FLAGS = {"-q": "quiet", "--quiet": "quiet", "--exact-turns": "exact_turns"}
 
 _PASSED_ON = ("OUTPUT", "ENGINE", "RUN", "PARENT", "NAME", "TASK", "FIRST", "QUIET", "REWARD_FROM", "REWARD_BEFORE",
@@ -35,7 +34,7 @@ _PASSED_ON = ("OUTPUT", "ENGINE", "RUN", "PARENT", "NAME", "TASK", "FIRST", "QUI
 """Variables of a run, without their prefix. Those of an outer run are not those of this one."""
 
 
-class Refusal(Exception):
+class Refusal(ValueError):
     """A mistake in the command line: one sentence."""
 
 
@@ -54,38 +53,32 @@ class Given:
         self.fork: str | None = None
         """What ``rollout-trace fork`` tells the program."""
         self.program: list[str] = []
-        """The program and its arguments."""
 
 
 def launch(args: Sequence[str]) -> int:
-    """Runs a program with the arguments of ``rollout-trace run``. Does not return, save with 2 for a mistake in them.
+    """Runs a program with the arguments of ``rollout-trace run``. Returns, with 2, only for a mistake in them.
 
-    A program that is not Python is waited for, and recorded and summed up here. On Windows, where a process cannot be
-    replaced, all are waited for, and none but Python is recorded.
+    A program that is not Python is waited for, and recorded here. On Windows all are, and none but Python is recorded.
     """
     try:
         return start(parse(args))
-    except Refusal as refusal:
-        _print_error(str(refusal))
+    except (ValueError, ImportError) as refusal:
+        sys.stderr.write(f"Error: {refusal}\n")
         return FAILED
 
 
 def start(given: Given) -> NoReturn:
-    """Runs the program, as ``launch`` does.
-
-    Raises:
-        Refusal: a mistake in what was given.
-    """
+    """Runs the program, as ``launch`` does. Raises ValueError or ImportError for a mistake in what was given."""
     executable, command = find_program(given.program)
     output = check_output(given.output)
-    if given.engine is not None:
-        _check_engine(given.engine)
-        if given.exact_turns:
-            _check_exact_turns(given.engine)
-    elif given.exact_turns:
+    if given.exact_turns and given.engine is None:
         raise Refusal("--exact-turns needs the engine that takes the ids: --engine vllm")
+    if given.engine is not None:
+        _check_engine(given.engine, exact_turns=given.exact_turns)
     if given.cli is not None:
-        _check_cli(given.cli)
+        from rollout_trace.clients.loopback.programs import program_of
+
+        program_of((), given.cli)
     why = None if os.name == "nt" else why_unseen(executable, command)
     if why is not None and given.fork is not None:
         raise Refusal(f"{why}: only the calls of Python programs can be answered from a recording.")
@@ -226,7 +219,10 @@ def check_output(path: str) -> str:
         raise Refusal("the output needs the path of a file, such as -o rollouts.jsonl")
     output = os.path.abspath(path)
     if not path.endswith(".jsonl"):
-        _check_format(path)
+        from rollout_trace.file.compression import compressor
+        from rollout_trace.file.writer import check_path
+
+        compressor(check_path(path))
     if os.path.isdir(output) or path.endswith(os.sep):
         raise Refusal(f"the output {path} is a folder; give the path of a file in it.")
     folder = os.path.dirname(output)
@@ -255,40 +251,16 @@ def _try_to_create(folder: str) -> None:
     os.unlink(path)
 
 
-def _check_format(path: str) -> None:
-    from rollout_trace.file.compression import compressor
-    from rollout_trace.file.writer import check_path
-
-    try:
-        compressor(check_path(path))
-    except (ValueError, ImportError) as error:
-        raise Refusal(str(error)) from None
-
-
-def _check_engine(engine: str) -> None:
+def _check_engine(engine: str, *, exact_turns: bool) -> None:
     from rollout_trace.wire.profiles import EngineName
 
     names = EngineName.__args__  # type: ignore[attr-defined]
     if engine not in names:
         raise Refusal(f"there is no engine {engine!r}; there are {', '.join(names)}.")
+    if exact_turns:
+        from rollout_trace.wire.engine import Engine
 
-
-def _check_cli(name: str) -> None:
-    from rollout_trace.clients.loopback.programs import program_of
-
-    try:
-        program_of((), name)
-    except ValueError as error:
-        raise Refusal(str(error)) from None
-
-
-def _check_exact_turns(engine: str) -> None:
-    from rollout_trace.wire.engine import Engine
-
-    try:
         Engine(engine, exact_turns=True)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise Refusal(str(error)) from None
 
 
 def _environment(given: Given, output: str, *, is_waited: bool) -> dict[str, str]:
@@ -348,7 +320,3 @@ def _execute(
         os.execve(executable, list(command), environment)
     except OSError as error:
         raise Refusal(f"{command[0]} cannot be executed: {error.strerror}.") from None
-
-
-def _print_error(message: str) -> None:
-    sys.stderr.write(f"Error: {message}\n")

@@ -156,13 +156,7 @@ def _follow(paths: tuple[str, ...], count: int, where: Test | None, printer: _Pr
 
 
 class _Printer:
-    """Prints trajectories: in columns on a terminal, with tabs to a pipe, as JSON, or their lines.
-
-    Args:
-        form: ``json``, ``raw``, or a list for anything else.
-        columns: of a list.
-        is_open: whether more will come, of which nothing is known yet.
-    """
+    """Prints trajectories: in columns on a terminal, with tabs to a pipe, as JSON, or their lines."""
 
     def __init__(self, form: str | None, columns: Sequence[str], *, is_open: bool) -> None:
         self._form = form

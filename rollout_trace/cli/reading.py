@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 from shutil import copyfileobj
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -52,9 +51,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -129,19 +126,15 @@ def _total(paths: list[str]) -> int | None:
 
 
 class Trajectories(Iterator[ReadLine]):
-    """The trajectories that arguments name, one at a time, notes applied. Lines are read lazily; those that cannot be
-    read are left out and are in ``problems``: print them at the end with ``show_problems``, and return 1.
+    """The trajectories that arguments name, read lazily, notes applied; ``problems`` has an error for each bad line.
 
     Args:
         paths: files, folders, patterns, addresses, and ``-`` (stdin).
         where: which trajectories are given; None: all.
-        progress: show a bar of the bytes read on stderr, where it is a terminal, after a second. For commands that
-            print nothing to a terminal meanwhile.
+        progress: show a bar of the bytes read on stderr after a second, if nothing else goes to the terminal meanwhile.
         media: ``keep``: leave references to media in their places; ``restore``: read the media too.
 
-    Raises:
-        OSError: there is nothing to read, or it cannot be read.
-        click.UsageError: stdin is named twice, or is a terminal.
+    Raises OSError where there is nothing to read, click.UsageError where stdin is named twice, or is a terminal.
     """
 
     def __init__(
@@ -207,8 +200,7 @@ def paths_of(paths: Iterable[str]) -> list[str]:
 def stdin_as_file(paths: Iterable[str]) -> Iterator[tuple[list[str], Callable[[str], str]]]:
     """The files that arguments name, for what reads files twice: stdin is copied into a temporary one.
 
-    Yields the files, and a function of a message, which has ``stdin`` in place of the temporary file's path. Raises
-    as ``Trajectories``.
+    Yields them, and a function that puts ``stdin`` for its path in a message. Raises as ``Trajectories``.
     """
     files = paths_of(paths)
     if STDIN not in files:

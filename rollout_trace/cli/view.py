@@ -9,7 +9,7 @@ import sys
 import threading
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -75,7 +75,11 @@ def view(
     Exit code 1: with --html, lines that could not be read, or no trajectory.
     """
     if html is not None:
-        return _write(paths, html, where, number or _IN_A_FILE, tokenizer, overwrite=overwrite, as_json=as_json)
+        if os.path.isdir(html):
+            raise click.UsageError(f"{html} is a folder: give the name of a file.")
+        check_new(html, overwrite=overwrite)
+        page = {"title": _title(paths), "decode": load_tokenizer_of(tokenizer), "tokenizer": tokenizer}
+        return _write(Trajectories(paths, where, progress=True), html, number or _IN_A_FILE, page, as_json=as_json)
     if where is not None or number is not None or overwrite:
         raise click.UsageError(
             "--where, -n and --overwrite work only with --html OUT. To choose trajectories on the page, use its search "
@@ -98,25 +102,11 @@ def view(
         index.close()
 
 
-def _write(
-    paths: tuple[str, ...],
-    out: str,
-    where: Test | None,
-    number: int,
-    tokenizer: str | None,
-    *,
-    overwrite: bool,
-    as_json: bool,
-) -> int:
+def _write(found: Trajectories, out: str, number: int, page: dict[str, Any], *, as_json: bool) -> int:
     from rollout_trace.view.static import write_static
 
-    if os.path.isdir(out):
-        raise click.UsageError(f"{out} is a folder: give the name of a file.")
-    check_new(out, overwrite=overwrite)
-    decode = load_tokenizer_of(tokenizer)
-    found = Trajectories(paths, where, progress=True)
     first = ((one.path, one.trajectory) for one in islice(found, number))
-    written = write_static(out, first, title=_title(paths), decode=decode, tokenizer=tokenizer)
+    written = write_static(out, first, **page)
     left_out = next(found, None) is not None
     found.close()
     result = {

@@ -71,11 +71,7 @@ def run_and_report(
 ) -> NoReturn:
     """Runs a program, records the calls that it makes, prints the summary of the run to stderr, and ends as it did.
 
-    Signals that are sent to this process are passed on. ``why`` is why the program itself loads no recorder, ``cli``
-    the known program that it is.
-
-    Raises:
-        OSError: it cannot be executed.
+    Signals are passed on. ``why``: it loads no recorder. ``cli``: the known program that it is. Raises OSError.
     """
     # Of a signal that is ignored, nobody can wait for the next one.
     _signal.signal(_signal.SIGCHLD, lambda number, frame: None)

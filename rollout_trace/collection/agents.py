@@ -12,7 +12,7 @@ import sys
 import types
 import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 from rollout_trace._threads import lock_for, renew_after_fork
@@ -34,10 +34,9 @@ _FUNCTIONS = (
 
 
 class Agent:
-    """An agent of the user's, whatever it is: a function, an object with ``rollout``, or the name of one.
+    """An agent of the user's: a function, an object with ``rollout``, or its name. Picklable if what was given is.
 
-    It can be pickled where what the user gave can be. A class is instantiated once in each process, on the first call;
-    an instance is copied to each process once.
+    A class is instantiated once in each process, on the first call; an instance is copied to each process once.
     """
 
     def __init__(self, given: Any, *, spec: str | None = None) -> None:
@@ -45,20 +44,17 @@ class Agent:
         self._given = given
         self._spec = spec
         self._token = uuid.uuid4().hex
-        target = _target_of(given)
-        shape = _shape_of(target, _title(given))
+        source, target = _source(given), _target_of(given)
+        title = f"the agent {getattr(source, '__qualname__', None) or type(given).__name__}"
         self.name = _name(given)
         """For trajectories: of the function or the class."""
-        self.is_async = shape.is_async
+        self.is_async = _is_async(target, title)
         """Whether it is a coroutine function. The call of another one may return an awaitable, too."""
-        self.takes_rollout = shape.rollout != "no"
-        self._by_name = shape.rollout == "named"
-        source = _source(given)
+        way = _takes_rollout(target, title)
+        self.takes_rollout, self._by_name = way != "no", way == "named"
         self.module: str | None = getattr(source, "__module__", None)
         self.qualified_name: str | None = getattr(source, "__qualname__", None)
-        """Of the function or class in its module; None where it has none."""
         self.source_file = _file_of(source)
-        """Path of the file that defines it; None where it is unknown."""
         self.arguments_digest = _arguments_digest(given)
         """Of the arguments of a ``functools.partial``: 12 hexadecimal digits; None without such arguments."""
 
@@ -99,14 +95,9 @@ class Agent:
 
 
 def agent_of(agent: Any, kind: type[Agent] = Agent) -> Agent:
-    """The agent that a user gave: a callable, a class with a method ``rollout``, an instance of one, or a name.
+    """The agent that a user gave, as an object of ``kind``. Names are those of ``load_object``, which raises for them.
 
-    ``kind`` is the class of what is made of it. Names are ``"package.module:name"`` and ``"folder/file.py:name"``; see
-    ``load_object``.
-
-    Raises:
-        TypeError: it is none of these, or cannot be called with a task, or with a task and a ``Rollout``.
-        ValueError, OSError, ImportError: there is nothing of this name, or it cannot be imported.
+    Raises TypeError for what is no agent, or cannot be called with a task, or a task and a ``Rollout``.
     """
     if isinstance(agent, Agent):
         return agent
@@ -163,12 +154,6 @@ def _import_folders(spec: str) -> tuple[str, ...]:
     return tuple(os.path.dirname(os.path.abspath(folder)) for folder in folders if folder)
 
 
-def _title(given: Any) -> str:
-    """The agent in a message."""
-    name = getattr(_source(given), "__qualname__", None) or type(given).__name__
-    return f"the agent {name}"
-
-
 def _name(given: Any) -> str:
     bottom = _bottom_of(given)
     if isinstance(bottom, types.MethodType) and bottom.__name__ in (_METHOD, "__call__"):
@@ -199,15 +184,6 @@ def _arguments_digest(given: Any) -> str | None:
         found.append([list(given.args), given.keywords])
         given = given.func
     return digest(found, lenient=True) if found else None
-
-
-class _Shape(NamedTuple):
-    """How a function is called."""
-
-    is_async: bool
-    """Whether it is a coroutine function."""
-    rollout: str
-    """How it takes the ``Rollout``: ``no``, ``second`` (by position) or ``named``."""
 
 
 def _target_of(given: Any) -> Any:
@@ -259,7 +235,8 @@ def _bottom_of(given: Any) -> Any:
     return given
 
 
-def _shape_of(target: Any, title: str) -> _Shape:
+def _is_async(target: Any, title: str) -> bool:
+    """Whether it is a coroutine function. Raises TypeError for a generator function."""
     function = _bottom_of(target)
     if not isinstance(function, (*_FUNCTIONS, type)):
         function = getattr(function, "__call__", function)  # noqa: B004 - its own method is looked at
@@ -268,12 +245,14 @@ def _shape_of(target: Any, title: str) -> _Shape:
             f"{title} is a generator function (it has a `yield`): calling it would do nothing. "
             "Give a function that returns its result."
         )
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(target)
-    return _Shape(is_async, _takes_rollout(target, title))
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(target)
 
 
 def _takes_rollout(target: Any, title: str) -> str:
-    """How a function takes the ``Rollout``. Parameters with defaults and other names are not given one."""
+    """How a function takes the ``Rollout``: ``second`` (by position), ``named``, or ``no``.
+
+    Parameters with defaults and other names are not given one.
+    """
     parameters = _parameters(target)
     if parameters is None:
         return "no"
@@ -302,11 +281,7 @@ def _takes_rollout(target: Any, title: str) -> str:
 
 
 def _parameters(target: Any) -> list[inspect.Parameter] | None:
-    """The parameters of a function; None where they are unknown, as of some that are written in C.
-
-    Those of a decorator's own wrapper: it may add arguments for the function in it. If it passes on whatever it is
-    given, those of the function.
-    """
+    """The parameters of a function, or of the one that a decorator passes all to; None for some of C."""
     try:
         own = list(inspect.signature(target, follow_wrapped=False).parameters.values())
         passes_on = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own)

@@ -23,7 +23,6 @@ class Ended(NamedTuple):
     result: Any = None
     error: BaseException | None = None
     is_late: bool = False
-    """Whether its time was up."""
     is_left_behind: bool = False
     """Whether it could not be stopped, and runs on."""
 
@@ -36,11 +35,7 @@ class UserCall:
         self._task = asyncio.ensure_future(_awaited(call) if is_async else self._threaded(call))
 
     async def wait(self, timeout: float | None) -> Ended:
-        """Waits for the call to end. After ``timeout`` seconds, or when this task is cancelled, tries to stop it.
-
-        Raises:
-            CancelledError: this task was cancelled.
-        """
+        """Waits for the call to end. After ``timeout`` seconds, or when this task is cancelled, tries to stop it."""
         try:
             # Not `wait_for`: its exception could be the function's own.
             await asyncio.wait({self._task}, timeout=timeout)
@@ -67,11 +62,7 @@ class UserCall:
 
 
 def in_thread(call: Callable[[], Any], name: str) -> tuple[threading.Thread, asyncio.Future[Returned]]:
-    """Calls a function in a thread of its own, which the interpreter does not wait for: it may hang for ever.
-
-    Raises:
-        RuntimeError: no thread can be started.
-    """
+    """Calls a function in a thread that the interpreter does not wait for. Raises RuntimeError where none starts."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Returned] = loop.create_future()
 

@@ -9,9 +9,9 @@ import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.data import user_values
 from rollout_trace.data.user_values import brief
 
@@ -137,10 +137,4 @@ def check_names(given: Iterable[Any], function: Callable[..., Any], title: str, 
     known = [name for name in inspect.signature(function).parameters if name != but]
     for name in given:
         if name not in known:
-            raise TypeError(f"{title} has no argument {brief(name)}; {advice(str(name), known)}")
-
-
-def advice(name: str, known: Iterable[str]) -> str:
-    """Suggests names for an unknown one: similar names, or all of them."""
-    close = get_close_matches(name, list(known), 2)
-    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}."
+            raise TypeError(f"{title} has no argument {brief(name)}. {did_you_mean(name, known)}")

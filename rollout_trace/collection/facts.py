@@ -109,28 +109,26 @@ class Facts:
     rewards: Mapping[str, float] | None
     group: str | None
     policy_version: str | int | None = None
-    """Version of the weights when it began; None where none is known."""
     error: ErrorInfo | None
     reward_errors: tuple[str, ...]
     """Why rewards are missing: the name of each function that failed, with its exception."""
-    usage: CallTotals
+    usage: CallTotals = field(default_factory=CallTotals)
     """Totals of the agent's calls, including sub-agents."""
-    reward_usage: CallTotals
-    """Totals of the calls made by reward functions."""
-    latencies: array[float]
+    reward_usage: CallTotals = field(default_factory=CallTotals)
+    latencies: array[float] = field(default_factory=lambda: array("f"))
     """float32, seconds: latency of each answered call of the agent."""
-    first_tokens: array[float]
+    first_tokens: array[float] = field(default_factory=lambda: array("f"))
     """float32, seconds: time to the first token of each call that has one."""
-    steps: int
+    steps: int = 0
     """Number of the agent's steps, including sub-agents."""
-    steps_with_ids: int
+    steps_with_ids: int = 0
     turns: int = 0
     """Number of steps whose prompt should be sent as the ids of earlier steps."""
     exact_turns: int = 0
     """Number of these steps that were sent so."""
-    without_ids: Counter[str]
+    without_ids: Counter[str] = field(default_factory=Counter)
     """Steps without completion ids, by the reason."""
-    drift: int
+    drift: int = 0
     """Number of places where a prompt repeats a completion with different ids."""
 
 
@@ -140,33 +138,7 @@ def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
     key = None if own is None else key_of(own)
     if own is None or key is None:
         return None
-    metadata = own.metadata or {}
-    of_reward = episodes.of_rewards(episode)
-    usage, reward_usage = CallTotals(), CallTotals()
-    latencies, first_tokens = array("f"), array("f")
-    with_ids, without_ids, steps, drifts = 0, Counter[str](), 0, 0
-    turns = exact = 0
-    for one in episode:
-        if one.id in of_reward:
-            for call in costs.calls_of(one.steps):
-                reward_usage.add_call(call)
-            continue
-        for call in costs.calls_of(one.steps):
-            usage.add_call(call)
-            latency, first = call[0].latency, call[0].time_to_first_token
-            if call[0].status in _ANSWERED:
-                latencies.extend([] if latency is None else [latency])
-                first_tokens.extend([] if first is None else [first])
-        for step in one.steps:
-            steps += 1
-            if step.exact_turn is not None:
-                turns, exact = turns + 1, exact + step.exact_turn.is_exact
-            if shared(step, "completion_token_ids") is not None:
-                with_ids += 1
-            else:
-                without_ids[reason_without_ids(step)] += 1
-        drifts += count_drift(one)
-    return Facts(
+    facts = Facts(
         key=key,
         trajectory_id=own.id,
         episode=episodes.episode_of(own),
@@ -177,18 +149,36 @@ def facts_of(episode: Sequence[Trajectory]) -> Facts | None:
         group=own.group_id,
         policy_version=episodes.noted(own).get("policy_version"),
         error=own.error,
-        reward_errors=_reward_errors(metadata.get("reward_errors")),
-        usage=usage,
-        reward_usage=reward_usage,
-        latencies=latencies,
-        first_tokens=first_tokens,
-        steps=steps,
-        steps_with_ids=with_ids,
-        turns=turns,
-        exact_turns=exact,
-        without_ids=without_ids,
-        drift=drifts,
+        reward_errors=_reward_errors((own.metadata or {}).get("reward_errors")),
     )
+    of_reward = episodes.of_rewards(episode)
+    for one in episode:
+        if one.id in of_reward:
+            for call in costs.calls_of(one.steps):
+                facts.reward_usage.add_call(call)
+        else:
+            _count(facts, one)
+    return facts
+
+
+def _count(facts: Facts, one: Trajectory) -> None:
+    """Counts a trajectory of the agent's."""
+    for call in costs.calls_of(one.steps):
+        facts.usage.add_call(call)
+        latency, first = call[0].latency, call[0].time_to_first_token
+        if call[0].status in _ANSWERED:
+            facts.latencies.extend([] if latency is None else [latency])
+            facts.first_tokens.extend([] if first is None else [first])
+    facts.steps += len(one.steps)
+    for step in one.steps:
+        if step.exact_turn is not None:
+            facts.turns += 1
+            facts.exact_turns += step.exact_turn.is_exact
+        if shared(step, "completion_token_ids") is not None:
+            facts.steps_with_ids += 1
+        else:
+            facts.without_ids[reason_without_ids(step)] += 1
+    facts.drift += count_drift(one)
 
 
 def key_of(trajectory: Trajectory) -> Key | None:

@@ -40,21 +40,18 @@ _LOCK_TIMEOUT = 10.0
 class Hashes:
     """Hashes of a run's inputs: the first 16 hexadecimal digits of each SHA-256.
 
-    The agent's hash is that of the file that its function or class is defined in, with its qualified name and the
-    arguments of a ``functools.partial``. Any change of that file changes it, a comment's too; a change of what the file
-    imports does not: the run's git commit has that. An agent without a file (a notebook, a built-in function) has none.
+    The agent's is of its file, its qualified name and the arguments of a ``functools.partial``; None without a file.
+    What the file imports is not in it: the run's git commit has that.
     """
 
     agent: str | None
     agent_name: str
-    """Module and qualified name."""
     tasks: str
     digests: Mapping[str, str] | None
     """Of the content of each task, by its id; None for more than 20,000 tasks."""
     n_tasks: int
     settings_hash: str
     settings: Mapping[str, Any]
-    """As JSON."""
 
     def short(self) -> dict[str, Any]:
         """The hashes alone."""
@@ -100,11 +97,7 @@ def _hash(value: Any) -> str:
 
 
 class History:
-    """The history of runs at a place. If it cannot be read or written, a warning is logged and the run continues.
-
-    Args:
-        place: path of the history file; or the address of a folder, such as ``s3://bucket/runs``.
-    """
+    """The history of runs at a path, or in a folder at an address. What fails is logged once, and the run goes on."""
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self._place = os.fspath(place)
@@ -117,12 +110,7 @@ class History:
         self._run_id = ""
 
     def begin(self, hashes: Hashes, *, run_id: str | None = None) -> list[str]:
-        """Notes that a run begins; returns sentences about what has changed since the last one.
-
-        Args:
-            hashes: of this run.
-            run_id: of this run; names its object at an address.
-        """
+        """Notes that a run begins; returns sentences about what has changed since the last one."""
         self._started, self._hashes, self._run_id = _now(), hashes, run_id or new_id()
         last = _last(self._place)
         if last.hashes == hashes.as_json():
@@ -157,18 +145,11 @@ class History:
                     continue
         return frozenset(found)
 
-    def end(self, summary: CollectSummary, *, config: Mapping[str, Any] | None = None) -> None:
-        """Adds the line of a run that has ended; none where no model was called.
-
-        Args:
-            summary: of the run.
-            config: its settings; by default those that were hashed.
-        """
+    def end(self, summary: CollectSummary) -> None:
+        """Adds the line of a run that has ended, with the settings that were hashed; none where no model was called."""
         if not summary.usage.calls + summary.reward_usage.calls:
             return
         hashes = self._hashes
-        if config is None and hashes is not None:
-            config = hashes.settings
         self._run_id = self._run_id or summary.run_id
         self._write(
             {
@@ -176,7 +157,7 @@ class History:
                 "run_id": summary.run_id,
                 "started_at": self._started,
                 "ended_at": _now(),
-                "config": None if config is None else dict(config),
+                "config": None if hashes is None else dict(hashes.settings),
                 "hashes": None if hashes is None else hashes.short(),
                 "environment": provenance(),
                 "totals": summary.as_json(),
@@ -210,26 +191,16 @@ def _line(record: dict[str, Any]) -> bytes:
     return json.dumps(clean, separators=(",", ":")).encode() + b"\n"
 
 
-def changes(place: str | os.PathLike[str], hashes: Hashes) -> list[str]:
-    """Sentences about what differs from the last run at a place; none where there was no run. Writes nothing."""
-    return sentences(_last(os.fspath(place)), hashes)
-
-
 @dataclass(slots=True)
 class Last:
     """The last run of a history."""
 
     hashes: dict[str, Any] | None = None
-    """Of the last header."""
     name: str = ""
     """The last run with these hashes and when it began; where none has ended, that of the header."""
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Takes in one line. Lines of kinds that a later version writes are not looked at.
-
-        Raises:
-            KeyError, TypeError: it is none of a history.
-        """
+        """Takes in one line, of a kind that is known. Raises KeyError or TypeError where it is none of a history."""
         if record["kind"] == "header":
             self.hashes, self.name = dict(record["hashes"]), f"the run of {_day(str(record['at']))}"
         elif record["kind"] == "run":

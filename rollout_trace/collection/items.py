@@ -13,9 +13,7 @@ class Key(NamedTuple):
     """Identifies a rollout in an output, however many attempts it has."""
 
     agent: str
-    """Name of the trajectory."""
     task: str
-    """Id of the task."""
     index: int  # type: ignore[assignment]  # In the place of `tuple.index`, which nobody needs here.
     """Position among the samples of the task, from 0."""
 

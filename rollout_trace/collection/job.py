@@ -23,28 +23,21 @@ class Work:
     """Data shared by all jobs of one run of ``collect``."""
 
     run_id: str
-    """Id of this run of ``collect``."""
     name: str
-    """Name of the trajectories."""
     agent: Agent
     rewards: Rewards | None
     retries: RetryPolicy
     output: str | None
     """An absolute path or an address; None: nothing is written to a file."""
     recording: Mapping[str, Any] = field(default_factory=dict)
-    """Options of ``rt.recording``."""
     instrument: bool = True
-    """Whether to record all clients of the process without wrapping them."""
     engine: Any = None
-    """Engine behind these clients, as for ``rt.instrument``."""
     timeout: float | None = None
-    """Seconds allowed for one attempt."""
     groups_by_name: bool = False
     """Whether group ids contain the agent's name, because several agents or models share the output."""
     artifacts: str = ""
     """Folder for files of the agents; each rollout gets a subfolder on first use."""
     logs: str | None = None
-    """Folder for the log files, one per rollout; None for no logs."""
     hands_over: bool = False
     """Whether outcomes from other processes include their trajectories."""
 
@@ -54,13 +47,7 @@ class Work:
         return "no file" if self.output is None else shown(self.output)
 
     def finish(self) -> None:
-        """Finishes writing the rollouts of this process and closes its output. Does nothing if it made none.
-
-        Executors call it when they end a worker. The end of a process does the same.
-
-        Raises:
-            WriteError: something could not be written.
-        """
+        """Finishes writing the rollouts of this process and closes its output, as its end does. Raises WriteError."""
         from rollout_trace.collection.serving import finish
 
         finish(self)

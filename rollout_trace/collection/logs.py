@@ -79,10 +79,9 @@ class Rollout:
 
 
 class RolloutLogger(logging.Logger):
-    """The logger of one rollout. ``logging`` keeps no reference to it, nor to its children.
+    """The logger of one rollout, which ``logging`` does not keep; what it logs is passed on as its parent's level says.
 
-    What it logs is passed on as its parent's level says. Its file gets all of it, unless that logger, or the one above,
-    has a level of its own: the level of the root is meant for terminals, and leaves INFO out by default.
+    Its file gets all of it, unless it, or a logger above but the root, has a level: the root's is for terminals.
     """
 
     def __init__(self, name: str, parent: logging.Logger, file: LogFile | None) -> None:
@@ -184,7 +183,6 @@ class RolloutLog:
     logger: logging.Logger
     """The rollout's own. It has no reference to this object: both are freed without the garbage collector."""
     file: LogFile | None
-    """None where none is written."""
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the file, with the exception that ended the attempt, if any. Never raises."""
@@ -193,12 +191,7 @@ class RolloutLog:
 
 
 class RolloutLogs:
-    """The log files of the rollouts that this process makes in one run of ``collect``.
-
-    Args:
-        folder: where they are, one for each attempt: ``<task>-<index>-<attempt>.log``. None: rollouts have loggers,
-            and no files.
-    """
+    """The log files of one run in this process: ``<task>-<index>-<attempt>.log``; none without a folder."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
@@ -279,11 +272,9 @@ def _warn(path: str, error: Exception) -> None:
 
 
 def safe_name(task_id: str) -> str:
-    """A name for a file or a folder, for any task id: another one for each, on every file system.
+    """A distinct name for a file or folder for any task id, on every file system.
 
-    Short ids in small letters, digits, ``.``, ``_`` and ``-`` stay as they are. Of others, what cannot be in a name is
-    replaced, and 12 digits of a SHA-256 of the id are added. So it is with capitals: some systems hold ``A`` and ``a``
-    for the same name.
+    Short ids in small letters, digits, ``.``, ``_`` and ``-`` stay; others, also capitals, get 12 digits of a SHA-256.
     """
     if len(task_id) <= LONGEST and _PLAIN.fullmatch(task_id) and task_id[-1] != "." and not _is_special(task_id):
         return task_id

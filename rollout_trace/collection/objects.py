@@ -7,11 +7,10 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
-from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.data.user_values import brief
 from rollout_trace.guard import describe, printable
 
@@ -30,11 +29,7 @@ class Spec(NamedTuple):
 
 
 def parse_spec(text: str) -> Spec:
-    """Takes ``"module:name"`` or ``"file.py:name"`` apart.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Takes ``"module:name"`` or ``"file.py:name"`` apart. Raises ValueError for anything else."""
     module, _, name = text.rpartition(":")
     if not module or not all(part.isidentifier() for part in name.split(".")):
         raise ValueError(
@@ -58,13 +53,8 @@ def absolute_spec(text: str) -> str:
 def load_object(text: str) -> Any:
     """The object that ``"package.module:name"`` or ``"folder/file.py:name"`` names; its module is imported.
 
-    The folder of a file becomes importable, as with ``python folder/file.py``; of a file in a package, the folder that
-    the package is in.
-
-    Raises:
-        ValueError: the text is no such name.
-        FileNotFoundError: there is no such file.
-        ImportError: there is no such module, it cannot be imported, or it has no such name.
+    As with ``python folder/file.py`` its folder becomes importable; of a file in a package, the folder of the package.
+    Raises ValueError, FileNotFoundError or ImportError, with what to write.
     """
     spec = parse_spec(text)
     module = _import_file(spec.module) if spec.is_file else _import_module(spec.module)
@@ -76,13 +66,8 @@ def load_object(text: str) -> Any:
         except AttributeError:
             where = ".".join([spec.module if not spec.is_file else os.path.basename(spec.module), *parts[:at]])
             names = [name for name in dir(found) if not name.startswith("__")]
-            raise ImportError(f"{where} has no {part!r}{_near(part, names) or '.'}") from None
+            raise ImportError(f"{where} has no {part!r}. {did_you_mean(part, names, '')}".rstrip()) from None
     return found
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    close = list(dict.fromkeys(get_close_matches(name, known, 3)))
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def _import_module(name: str) -> ModuleType:
@@ -96,7 +81,7 @@ def _import_module(name: str) -> ModuleType:
             raise ImportError(
                 f"there is no module {error.name!r}: the package {error.name.rpartition('.')[0]!r} has no such module."
             ) from None
-        raise ImportError(f"there is no module {top!r}; {_advice(top)}") from None
+        raise ImportError(f"there is no module {top!r}. {_advice(top)}") from None
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
 
@@ -105,11 +90,10 @@ def _advice(module: str) -> str:
     here = os.getcwd()
     is_here = any(os.path.exists(os.path.join(here, module + end)) for end in (".py", ""))
     if is_here and here not in map(os.path.abspath, sys.path):
-        return f"it is in the folder {here}, which is not on sys.path: set PYTHONPATH, or give its file."
+        return f"It is in the folder {here}, which is not on sys.path: set PYTHONPATH, or give its file."
     # In the first two folders a user's own modules are.
-    files = [name for folder in (here, *sys.path[:1]) for name in _python_files(folder)]
-    near = _near(module, [name.removesuffix(".py") for name in files]).removeprefix("; ")
-    return near or "install it, set PYTHONPATH, or give its file."
+    names = [name.removesuffix(".py") for folder in (here, *sys.path[:1]) for name in _python_files(folder)]
+    return did_you_mean(module, names, "Install it, set PYTHONPATH, or give its file.")
 
 
 def _python_files(folder: str) -> list[str]:
@@ -133,7 +117,7 @@ def _failed(module: str, error: BaseException) -> ImportError:
 
 def _import_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"there is no file {path}{_near_file(path)}.")
+        raise FileNotFoundError(f"there is no file {path}{_near_file(path)}")
     folder, name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
     while os.path.isfile(os.path.join(folder, "__init__.py")):
         folder, package = os.path.split(folder)
@@ -160,9 +144,8 @@ def _import_file(path: str) -> ModuleType:
 def _near_file(path: str) -> str:
     folder, name = os.path.split(path)
     if not os.path.isdir(folder):
-        return f": there is no folder {folder}"
-    close = get_close_matches(name, _python_files(folder), 1)
-    return f"; there is {close[0]!r}" if close else ""
+        return f": there is no folder {folder}."
+    return f". {did_you_mean(name, _python_files(folder), '')}".rstrip()
 
 
 def _known(path: str) -> ModuleType | None:

@@ -22,8 +22,7 @@ _held: set[int] = set()
 def beside(output: str | None, name: str) -> Path:
     """The local path of what belongs to an output: ``runs/x.history.jsonl`` for ``runs/x.jsonl``, else in its folder.
 
-    What belongs to an address is in a folder of the current one that is named after it; without an output, in one of
-    this process for temporary files.
+    Of an address it is in a folder here with its name; without an output, in one of this process for temporary files.
     """
     if output is None:
         return Path(tempfile.gettempdir(), f"rollouts-{os.getpid()}", name)
@@ -45,12 +44,7 @@ def history(output: str) -> str | Path:
 
 @contextmanager
 def claimed(output: str | None) -> Iterator[None]:
-    """Keeps other runs, of this process and of others on this machine, from writing to an output in this block.
-
-    Raises:
-        BlockingIOError: another one writes to it.
-        OSError: nothing can be written there.
-    """
+    """Keeps other runs on this machine from writing to an output in this block. Raises BlockingIOError if one does."""
     if output is None:
         yield
         return

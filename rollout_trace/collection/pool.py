@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from rollout_trace import guard
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 
@@ -31,7 +33,6 @@ class PoolWorker(ABC):
         self.is_retired = False
         """Whether it is given no more rollouts, and ends when it has none."""
         self.has_failed = False
-        """Whether it ended before it was ready."""
         self.is_ending = False
         self.is_late = False
         """Whether its start takes longer than ``patience`` seconds. Others get its rollouts until it is ready."""
@@ -46,12 +47,7 @@ class PoolWorker(ABC):
 
     @abstractmethod
     async def open(self, work: Work) -> None:
-        """Waits until it can make rollouts of a run.
-
-        Raises:
-            WorkerLost: it has ended.
-            Exception: it never will be able to.
-        """
+        """Waits until it can make rollouts of a run. Raises WorkerLost where it ended, others if it never will."""
 
     @abstractmethod
     def begin(self, job: Job) -> asyncio.Future[Outcome]:
@@ -74,11 +70,7 @@ class PoolWorker(ABC):
         """Ends its process now. Does nothing where it has ended."""
 
     def watch(self, made: asyncio.Future[Outcome], timeout: float, grace: float) -> None:
-        """Kills it if it does not answer any more when a rollout should long have ended.
-
-        A worker itself ends rollouts that take too long. One whose event loop stands still, or in which C code holds
-        Python's lock, cannot.
-        """
+        """Kills it if a rollout should long have ended and its event loop does not answer, as in C code."""
         watch = asyncio.ensure_future(self._watch(made, timeout, grace))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
@@ -96,17 +88,54 @@ class PoolWorker(ABC):
             await asyncio.wait([made], timeout=grace)
 
 
+class RemoteWorker(PoolWorker):
+    """A worker that jobs are sent to, each with the number of its run, which the worker has opened.
+
+    ``load`` gives the number of a run and what its rollouts share. The worker is killed where it does not answer for
+    ``grace`` seconds; ``on_lost`` is called when it has ended by itself.
+    """
+
+    place: str
+    """What it is, for messages."""
+
+    def __init__(
+        self, quota: int | None, grace: float, load: Callable[[Work], tuple[int, Any]], on_lost: Callable[[Any], None]
+    ) -> None:
+        super().__init__(quota)
+        self._grace, self._load, self._on_lost = grace, load, on_lost
+        self._why: str | None = None
+        """Why it was killed; None if it was not."""
+
+    @abstractmethod
+    def send(self, number: int, job: Job) -> asyncio.Future[Outcome]:
+        """Sends a job without its work. Raises where that cannot be sent."""
+
+    def begin(self, job: Job) -> asyncio.Future[Outcome]:
+        number = self._load(job.work)[0]
+        try:
+            made = self.send(number, replace(job, work=None))  # type: ignore[arg-type]
+        except Exception as error:
+            made = asyncio.get_running_loop().create_future()
+            made.set_exception(
+                TypeError(
+                    f"the task {guard.printable(job.task.id, 200)} cannot be sent to {self.place} "
+                    f"({guard.describe(error)}). Give tasks of plain values (dicts, texts, numbers), or make the "
+                    "rollouts in this process (executor=None)."
+                )
+            )
+        if job.work.timeout is not None and not made.done():
+            self.watch(made, job.work.timeout, self._grace)
+        return made
+
+
 Worker = TypeVar("Worker", bound=PoolWorker)
 
 
 class Pool(Generic[Worker]):
-    """Starts workers on demand, up to a maximum, and gives each rollout to the least busy one.
+    """Starts workers on demand, and gives each rollout to the least busy one.
 
-    The first one has to be ready before others are started: what hinders one hinders all.
-
-    Args:
-        most: workers at the same time.
-        start: makes a worker; called with the number of those made before.
+    The first one has to be ready before others are started: what hinders one hinders all. ``start`` makes a worker, of
+    the number of those made before, ``most`` at the same time.
     """
 
     def __init__(self, most: int, start: Callable[[int], Worker]) -> None:
@@ -120,17 +149,11 @@ class Pool(Generic[Worker]):
         self._failed_starts = 0
         self._is_proven = False
         self._failure: Exception | None = None
-        """Why no rollout is made any more."""
         self._change = asyncio.Event()
         """Set, and replaced, when a worker may be free for those that wait."""
 
     async def make(self, job: Job) -> Outcome:
-        """Makes a rollout in one of the workers.
-
-        Raises:
-            WorkerLost: the worker has ended.
-            Exception: no worker can be started, or the rollout cannot be made in one.
-        """
+        """Makes a rollout in one of the workers. Raises WorkerLost where that ends, and why none can make it."""
         try:
             worker = await self._ready(job)
         except BaseException:

@@ -47,13 +47,7 @@ class Streamed(NamedTuple):
 
 
 def prepare(given: Mapping[str, Any], streamed: Streamed | None = None) -> Session:
-    """Checks the arguments of ``rt.collect``, of which it needs agent, tasks and output. Makes and writes nothing.
-
-    ``streamed``: the rollouts are those of a stream; the output may be None then.
-
-    Raises:
-        TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
-    """
+    """Checks the arguments of ``rt.collect``, or with ``streamed`` of ``rt.rollouts``. Raises as they do."""
     leave_if_preparing()
     called = {GROUPS[group][key]: f"{key!r} of {group}" for group, value in given.items()
               if group in GROUPS and isinstance(value, Mapping) for key in value if key in GROUPS[group]}  # fmt: skip

@@ -82,11 +82,9 @@ class _Link:
         self._lock = threading.Lock()
 
     def receive(self) -> tuple[Any, ...]:
-        """Waits for the next request.
+        """Waits for the next request. Ends this process where its starter has ended: the next run recovers its journal.
 
-        Ends this process where its starter has ended. What it recorded is in its journal, which the next run recovers.
-        Without writing first: the next run would begin meanwhile and leave alone what a living process has; and what
-        the agents see after the end of the recording would be in no file.
+        Nothing is written first: the next run may have begun, and leaves alone what a living process has.
         """
         try:
             told: tuple[Any, ...] = pickle.load(self._stream)
@@ -106,11 +104,7 @@ class _Link:
 
 
 class _Server:
-    """Makes the rollouts that come through the connection.
-
-    Args:
-        grace: seconds to wait for rollouts that were stopped.
-    """
+    """Makes the rollouts that come through the connection; at the end it waits ``grace`` seconds for those stopped."""
 
     def __init__(self, link: _Link, grace: float) -> None:
         self._link = link

@@ -10,8 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing import spawn
 from typing import Any
 
@@ -19,7 +17,7 @@ from rollout_trace import guard
 from rollout_trace._python import without_interrupts
 from rollout_trace._threads import renew_after_fork
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
-from rollout_trace.collection.pool import PoolWorker
+from rollout_trace.collection.pool import RemoteWorker
 from rollout_trace.collection.process_main import LENGTH, UNGUARDED
 from rollout_trace.collection.terminal import streams_of_workers
 from rollout_trace.process.child_tasks import BOOT
@@ -40,30 +38,13 @@ _LABEL = "rollout_trace-worker"
 """The last argument of the command line of each worker."""
 
 
-class WorkerProcess(PoolWorker):
-    """A process that makes rollouts, and the connection to it.
+class WorkerProcess(RemoteWorker):
+    """A process that makes rollouts, and the connection to it. ``number``: of its start, for its name."""
 
-    Args:
-        number: of its start, for its name.
-        quota: as of ``PoolWorker``.
-        grace: seconds until it is killed, where it does not answer.
-        load: gives the number of a run, and what its rollouts share, pickled.
-        on_lost: called when the process has ended, whatever the reason.
-    """
+    place = "another process"
 
-    def __init__(
-        self,
-        number: int,
-        *,
-        quota: int | None,
-        grace: float,
-        load: Callable[[Work], tuple[int, bytes]],
-        on_lost: Callable[[WorkerProcess], None],
-    ) -> None:
-        super().__init__(quota)
-        self._grace = grace
-        self._load = load
-        self._on_lost = on_lost
+    def __init__(self, number: int, *remote: Any) -> None:
+        super().__init__(*remote)
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[Any]] = {}
         """What it was told to do, and has not said the end of."""
@@ -75,8 +56,6 @@ class WorkerProcess(PoolWorker):
         """Done when all that it recorded is written."""
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._why: str | None = None
-        """Why it was killed; None if it was not."""
         self._end: Exception | None = None
         """What rollouts get that it cannot make any more; None while it runs."""
         data = dict(spawn.get_preparation_data(f"rollouts-{number + 1}"))
@@ -86,34 +65,20 @@ class WorkerProcess(PoolWorker):
             data.pop("init_main_from_path", None)
         self._waiting = [pickle.dumps([os.getcwd() if entry == "" else entry for entry in sys.path])]
         """To be sent when it is connected."""
-        self._prepared = self._ask("prepare", data, grace)
+        self._prepared = self._ask("prepare", data, self._grace)
         # In a context of its own: what is current here is not the process's.
         self._run = asyncio.ensure_future(self._serve())
 
     async def open(self, work: Work) -> None:
-        """Opens the worker, as in ``PoolWorker``.
-
-        Raises:
-            TypeError: the work cannot be pickled, or not made again there.
-            RuntimeError: the program's main module cannot be imported there.
-        """
+        """Opens the worker. Raises TypeError for work that cannot be pickled, RuntimeError for the main module."""
         number, payload = self._load(work)
         await asyncio.shield(self._prepared)
         if number not in self._opened:
             self._opened[number] = self._ask("work", number, payload)
         await asyncio.shield(self._opened[number])
 
-    def begin(self, job: Job) -> asyncio.Future[Outcome]:
-        try:
-            payload = _pickled(job)
-        except TypeError as error:
-            refused: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-            refused.set_exception(error)
-            return refused
-        made = self._ask("job", self._load(job.work)[0], payload)
-        if job.work.timeout is not None and not made.done():
-            self.watch(made, job.work.timeout, self._grace)
-        return made
+    def send(self, number: int, job: Job) -> asyncio.Future[Outcome]:
+        return self._ask("job", number, pickle.dumps(job, pickle.HIGHEST_PROTOCOL))
 
     def stop(self, made: asyncio.Future[Outcome]) -> None:
         for number in self._jobs:
@@ -243,18 +208,6 @@ def _settle(asked: asyncio.Future[Any], result: Any) -> None:
         asked.exception()
     else:
         asked.set_result(result)
-
-
-def _pickled(job: Job) -> bytes:
-    """A job without its work. Raises TypeError where the task cannot be pickled."""
-    try:
-        return pickle.dumps(replace(job, work=None), pickle.HIGHEST_PROTOCOL)  # type: ignore[arg-type]
-    except Exception as error:
-        raise TypeError(
-            f"the task {guard.printable(job.task.id, 200)} cannot be sent to another process "
-            f"({guard.describe(error)}). Give tasks of plain values (dicts, texts, numbers), or make the rollouts in "
-            "this process (executor=None)."
-        ) from None
 
 
 def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:

@@ -80,7 +80,7 @@ class ProcessExecutor:
             # Not all of the first ones are to be replaced at the same time.
             quota = max(1, quota * (number + 1) // self.processes)
         assert self._pool is not None
-        return WorkerProcess(number, quota=quota, grace=self.grace, load=self._load, on_lost=self._pool.lost)
+        return WorkerProcess(number, quota, self.grace, self._load, self._pool.lost)
 
     def _load(self, work: Work) -> tuple[int, bytes]:
         """Number of a run, and what its rollouts share, pickled once."""

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
@@ -94,6 +94,10 @@ class Progress:
         return self.earlier + self.ended
 
 
+_OF_TALLY = ("planned", "earlier", "ended", "retried", "left_behind", "reward_failures", "mean_reward", "n_scored")
+_OF_STREAM = ("taken", "ready", "stale", "dropped")
+
+
 class Reporter:
     """Shows the progress of one run; this one shows nothing. All methods are called in one thread."""
 
@@ -111,16 +115,7 @@ class Reporter:
 
 
 class Monitor:
-    """Computes the progress from what is counted. Made when the earlier rollouts are in the tally.
-
-    Args:
-        tally: what has ended.
-        concurrency: rollouts at the same time.
-        output: of the run.
-        run_id: of the run.
-        stream: whose groups are handed over; None: there is none.
-        clock: seconds, of any origin.
-    """
+    """Computes the progress from what is counted. Made when the earlier rollouts are in the tally."""
 
     def __init__(
         self,
@@ -140,7 +135,7 @@ class Monitor:
         self._run_id = run_id
         self._clock = clock
         self._began = clock()
-        self._rate = Rate(self._began, tally.ended, tally.output_tokens, least=2 * concurrency)
+        self._rate = Rate(self._began, tally.ended, tally.usage.output_tokens, least=2 * concurrency)
         self._latest_failure: str | None = None
 
     def add(self, outcome: Outcome) -> None:
@@ -155,32 +150,20 @@ class Monitor:
     def progress(self, running: int) -> Progress:
         """Returns the run's progress, with this many rollouts running."""
         tally, stream, now = self._tally, self._stream, self._clock()
-        self._rate.add(now, tally.ended, tally.output_tokens)
+        self._rate.add(now, tally.ended, tally.usage.output_tokens)
+        of_stream: dict[str, Any] = {name: 0 if stream is None else getattr(stream, name) for name in _OF_STREAM}
         return Progress(
             run_id=self._run_id,
             output=self._output,
             state=self.state,
-            planned=tally.planned,
-            earlier=tally.earlier,
-            ended=tally.ended,
             running=running,
             by_status=dict(tally.by_status),
             failures=_most(tally.errors),
-            retried=tally.retried,
-            left_behind=tally.left_behind,
-            reward_failures=tally.reward_failures,
-            calls=tally.calls,
-            input_tokens=tally.input_tokens,
-            output_tokens=tally.output_tokens,
             tokens_per_second=self._rate.tokens(),
-            mean_reward=tally.mean_reward,
-            n_scored=tally.n_scored,
             exact_turns=tally.exact_turns / tally.turns if tally.turns else None,
-            taken=0 if stream is None else stream.taken,
-            ready=0 if stream is None else stream.ready,
-            stale=0 if stream is None else stream.stale,
-            dropped=0 if stream is None else stream.dropped,
-            cost=tally.cost,
+            **{name: getattr(tally, name) for name in _OF_TALLY},
+            **{name: getattr(tally.usage, name) for name in ("calls", "input_tokens", "output_tokens", "cost")},
+            **of_stream,
             elapsed=now - self._began,
             eta=self._eta(),
             latest_failure=self._latest_failure,
@@ -210,14 +193,9 @@ class _Sample(NamedTuple):
 
 
 class Rate:
-    """Rollouts and tokens a second over the last 30 seconds, or longer where little ended in them.
+    """Rollouts and tokens a second over the last 30 seconds, or longer where fewer than ``least`` ended in them.
 
-    Args:
-        at: the time now, in seconds.
-        ended: rollouts that have ended, before the first is begun.
-        tokens: their tokens.
-        least: rollouts that a window has at the least. Rollouts that begin together end together: a window that holds
-            less than two such waves is too short.
+    Rollouts that begin together end together: a window that holds less than two such waves is too short.
     """
 
     def __init__(self, at: float, ended: int, tokens: int, *, least: int) -> None:

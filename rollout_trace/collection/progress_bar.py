@@ -19,12 +19,7 @@ _PER_SECOND = 4
 
 
 class Bar(Lines):
-    """A bar on stderr, drawn by a thread: a terminal that stands still (Ctrl-S, a lost connection) holds up nobody.
-
-    Args:
-        console: to draw on; by default one on stderr.
-        is_drawn: whether a thread draws it.
-    """
+    """A bar on stderr, drawn by a thread: a terminal that stands still (Ctrl-S, a lost connection) holds up nobody."""
 
     def __init__(self, console: Console | None = None, *, is_drawn: bool = True) -> None:
         super().__init__()

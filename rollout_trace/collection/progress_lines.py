@@ -18,7 +18,6 @@ EVERY = 10.0
 UNCHANGED = 60.0
 """Seconds between two lines that say the same."""
 NAME = "collect"
-"""What the lines begin with."""
 GAP = "  "
 _BAR = (8, 40)
 """Columns of the shortest bar and of the longest."""
@@ -100,14 +99,10 @@ def _second(progress: Progress) -> list[Piece]:
         text = f"{number:,} failed"
         named = [f"{text} ({kinds(progress.failures, shown)})" for shown in (_SHOWN_KINDS, 1) if progress.failures]
         found.append(Piece(named[0] if named else text, 1, "red", (*named[1:], text)))
-    if progress.ready:
-        found.append(Piece(f"{progress.ready:,} ready", 3))
-    if progress.stale:
-        found.append(Piece(f"{progress.stale:,} stale", 2, "yellow"))
-    if progress.left_behind:
-        found.append(Piece(f"{progress.left_behind:,} left behind", 5, "yellow"))
-    if progress.retried:
-        found.append(Piece(f"{progress.retried:,} retried", 9))
+    counts = (("ready", 3, ""), ("stale", 2, "yellow"), ("left_behind", 5, "yellow"), ("retried", 9, ""))
+    for name, rank, style in counts:
+        if number := getattr(progress, name):
+            found.append(Piece(f"{number:,} {name.replace('_', ' ')}", rank, style))
     if progress.exact_turns is not None:
         found.append(Piece(f"{100 * progress.exact_turns:.0f}% exact turns", 8))
     if progress.mean_reward is not None:
@@ -123,10 +118,7 @@ def _second(progress: Progress) -> list[Piece]:
 
 
 def arrange(progress: Progress, width: int) -> list[tuple[int, list[Piece]]]:
-    """The lines for a terminal of this width, each as the columns of its bar (0: it has none) and its pieces.
-
-    One line where all of it fits, else two.
-    """
+    """One line for a terminal of this width, or two; each as the columns of its bar (0: it has none) and its pieces."""
     first, second = _first(progress), _second(progress)
     room = max(1, width - _FREE)
     if not second or _columns([*first, *second]) + _BAR[0] + len(GAP) <= room:
@@ -161,7 +153,6 @@ class Lines(Reporter):
         self._tenth = 0
         self._said = ""
         self._kinds: set[str] = set()
-        """Of the failures that have been shown."""
 
     def begin(self, progress: Progress) -> None:
         self._tenth = _tenth(progress)

@@ -10,13 +10,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout_trace import guard
+from rollout_trace._wrong_use import import_extra
 from rollout_trace.collection import checks
 from rollout_trace.collection.job import Job, Outcome, Work
 from rollout_trace.collection.pool import Pool
 from rollout_trace.collection.ray_worker import RayWorker
 
 CONNECT_SECONDS = 10.0
-"""For a connection to the address of a cluster."""
 
 
 class RayExecutor:
@@ -58,7 +58,7 @@ class RayExecutor:
         rollouts_per_actor: int | None = None,
         grace: float = 30.0,
     ) -> None:
-        self._ray = import_ray()
+        self._ray = import_extra("ray", "Rollouts on a Ray cluster need", ".[ray]")
         self.address = address
         self.actors = None if actors is None else checks.whole(actors, "actors", least=1)
         quota = rollouts_per_actor
@@ -138,14 +138,8 @@ class RayExecutor:
 
     def _start(self, number: int) -> RayWorker:
         assert self._pool is not None
-        return RayWorker(
-            self._ray,
-            quota=self.rollouts_per_actor,
-            grace=self.grace,
-            options=self._options,
-            load=self._load,
-            on_lost=self._pool.lost,
-        )
+        remote = self.rollouts_per_actor, self.grace, self._load, self._pool.lost
+        return RayWorker(self._ray, self._options, *remote)
 
     def _load(self, work: Work) -> tuple[int, Any]:
         """Number of a run, and a reference to what its rollouts share, which is sent to the cluster once."""
@@ -169,17 +163,6 @@ class RayExecutor:
                 f"the cluster has {nodes} nodes, and the output is the path {work.output}. Each node writes to its "
                 "own disk, unless all of them mount this folder. Give an address, such as s3://bucket/runs."
             )
-
-
-def import_ray() -> Any:
-    """The module ray, an optional dependency; or an ImportError with the command that installs it."""
-    try:
-        import ray
-    except ImportError:
-        raise ImportError(
-            "Rollouts on a Ray cluster need the package ray. Install it with: pip install '.[ray]'"
-        ) from None
-    return ray
 
 
 def _reach(address: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
-from rollout_trace.collection.pool import PoolWorker
+from rollout_trace.collection.pool import RemoteWorker
 from rollout_trace.collection.process_main import finish_all, portable
 
 MOST_AT_ONCE = 10_000
@@ -48,40 +48,18 @@ class RolloutActor:
         return await asyncio.to_thread(finish_all, list(self._works.values()))
 
 
-class RayWorker(PoolWorker):
-    """An actor, as this process sees it.
-
-    Args:
-        ray: the module.
-        quota: as of ``PoolWorker``.
-        grace: seconds until it is killed, where it does not answer.
-        options: of the actor.
-        load: gives the number of a run, and a reference to what its rollouts share.
-        on_lost: called when it has ended by itself.
-    """
+class RayWorker(RemoteWorker):
+    """An actor, as this process sees it."""
 
     patience = PATIENCE
+    place = "a Ray actor"
 
-    def __init__(
-        self,
-        ray: Any,
-        *,
-        quota: int | None,
-        grace: float,
-        options: Mapping[str, Any],
-        load: Callable[[Work], tuple[int, Any]],
-        on_lost: Callable[[RayWorker], None],
-    ) -> None:
-        super().__init__(quota)
+    def __init__(self, ray: Any, options: Mapping[str, Any], *remote: Any) -> None:
+        super().__init__(*remote)
         self._ray = ray
-        self._grace = grace
         self._options = options
-        self._load = load
-        self._on_lost = on_lost
         self._opened: dict[int, asyncio.Task[Any]] = {}
         self._references: dict[asyncio.Future[Outcome], Any] = {}
-        self._why: str | None = None
-        """Why it was killed; None if it was not."""
         self._actor = ray.remote(RolloutActor).options(max_concurrency=MOST_AT_ONCE, **options).remote()
 
     async def open(self, work: Work) -> None:
@@ -110,24 +88,11 @@ class RayWorker(PoolWorker):
                 'folder with rt.RayExecutor(runtime_env={"working_dir": "."}).'
             ) from None
 
-    def begin(self, job: Job) -> asyncio.Future[Outcome]:
-        made: asyncio.Future[Outcome]
-        try:
-            reference = self._actor.make.remote(self._load(job.work)[0], replace(job, work=None))  # type: ignore[arg-type]
-        except Exception as error:
-            made = asyncio.get_running_loop().create_future()
-            made.set_exception(
-                TypeError(
-                    f"the task {guard.printable(job.task.id, 200)} cannot be sent to a Ray actor "
-                    f"({guard.describe(error)}). Give tasks of plain values (dicts, texts, numbers)."
-                )
-            )
-            return made
-        made = asyncio.ensure_future(self._outcome(reference))
+    def send(self, number: int, job: Job) -> asyncio.Future[Outcome]:
+        reference = self._actor.make.remote(number, job)
+        made: asyncio.Future[Outcome] = asyncio.ensure_future(self._outcome(reference))
         self._references[made] = reference
         made.add_done_callback(self._references.pop)
-        if job.work.timeout is not None:
-            self.watch(made, job.work.timeout, self._grace)
         return made
 
     def stop(self, made: asyncio.Future[Outcome]) -> None:

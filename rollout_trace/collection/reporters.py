@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -28,8 +28,6 @@ from rollout_trace.file.addresses import replacing
 if TYPE_CHECKING:
     from rollout_trace.collection.summary import CollectSummary
     from rollout_trace.train.groups import Group
-
-T = TypeVar("T")
 
 SCHEMA = "rollout-trace-status/1"
 EVERY = 1.0
@@ -60,24 +58,18 @@ class Reporters(Reporter):
         guard.run_all("progress", *(partial(getattr(one, what), *arguments) for one in self._every))
 
 
-class Told(Generic[T]):
-    """Calls a function of the user's, unless it is None. Once it has raised it is not called again.
+class Told:
+    """Calls a function of the user's, given as the argument ``name``, until it raises once. None is not called."""
 
-    Args:
-        function: of the user's.
-        name: of the argument that it was given as.
-    """
-
-    def __init__(self, function: Callable[[T], object] | None, name: str) -> None:
+    def __init__(self, function: Callable[[Any], object] | None, name: str) -> None:
         self._function = function
         self._name = name
 
-    def tell(self, what: Callable[[], T]) -> None:
+    def tell(self, what: Callable[[], Any]) -> None:
         """Calls it with what a function returns."""
-        if self._function is None:
-            return
         try:
-            self._function(what())
+            if self._function is not None:
+                self._function(what())
         except Exception as error:
             self._function = None
             guard.warn(f"the function given as {self._name}= raised {guard.describe(error)}; it is not called again")
@@ -105,25 +97,16 @@ class Callback(Reporter):
         self._told = Told(function, "progress")
 
     def begin(self, progress: Progress) -> None:
-        self.update(progress)
-
-    def update(self, progress: Progress) -> None:
         self._told.tell(lambda: progress)
 
+    update = begin
+
     def end(self, progress: Progress, summary: CollectSummary) -> None:
-        self.update(progress)
+        self.begin(progress)
 
 
 def reporter_for(progress: bool | Callable[[Progress], object] | None) -> Reporter:
-    """Returns the reporter that shows the progress.
-
-    Args:
-        progress: None or True: a bar where stderr is a terminal and rich is installed, else lines; False: nobody; a
-            function is called with each ``Progress``.
-
-    Raises:
-        TypeError: it is none of these, or a coroutine function.
-    """
+    """The reporter for ``progress``: a bar or lines (None, True), nobody (False), or a function. Raises TypeError."""
     if progress is False:
         return Reporter()
     if progress is None or progress is True:
@@ -150,13 +133,7 @@ def _has_bar() -> bool:
 
 
 def write_status(path: str | os.PathLike[str], progress: Progress, *, started_at: datetime | None = None) -> None:
-    """Writes the progress to a file: readers see the one before, or this one, never a part.
-
-    Beside the fields of ``Progress`` it holds ``schema``, ``pid``, ``host``, ``started_at`` and ``updated_at``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes the progress, and ``schema``, ``pid``, ``host`` and times, to a file: readers never see a part of it."""
     now = datetime.now(timezone.utc)
     status: dict[str, Any] = {
         "schema": SCHEMA,
@@ -182,12 +159,7 @@ def _sound(value: Any) -> Any:
 
 
 class StatusFile(Reporter):
-    """Keeps the file of a run up to date, at most once a second, on a thread of its own: a slow disk holds up nobody.
-
-    Args:
-        path: of the file.
-        clock: seconds, of any origin.
-    """
+    """Keeps the file of a run up to date, at most once a second, on its own thread: a slow disk holds up nobody."""
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = Path(path)

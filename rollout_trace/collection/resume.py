@@ -39,7 +39,6 @@ class Earlier:
     recovered: int = 0
     """Trajectories of dead processes that were written from their journals."""
     unreadable: int = 0
-    """Lines that could not be read."""
     read: int = 0
     """Trajectories that were, of whatever origin."""
     _ranks: dict[Key, tuple[int, bool]] = field(default_factory=dict)
@@ -56,10 +55,7 @@ class Earlier:
 
     @property
     def has_thrown(self) -> bool:
-        """Whether a trainer would take steps of attempts that were thrown away.
-
-        A child process wrote them, or the run that made others in their places was killed before it could note it.
-        """
+        """Whether a trainer would take steps of thrown attempts: child processes wrote them, or a kill came first."""
         return not self._trained.isdisjoint(self._attempts.thrown)
 
     def add(self, trajectory: Trajectory) -> None:
@@ -104,15 +100,8 @@ def _names_at(address: str) -> list[str]:
 def earlier(output: str, *, write: bool = True, spool: Spool = None) -> Earlier:
     """Writes what dead processes left in the journals of an output, and reads all of it.
 
-    Args:
-        output: where.
-        write: False: what they left is read in the journals, and nothing is changed.
-        spool: of an address, as for ``rt.recording``.
-
-    Raises:
-        OSError: it cannot be read or written.
-        ValueError: it holds lines, and none of them is a trajectory.
-        ImportError: a package that reads it is not installed.
+    Without ``write`` that is read in the journals, and nothing is changed. Raises OSError, ImportError, WriteError;
+    ValueError where it holds lines, and none of them is a trajectory.
     """
     found = Earlier()
     # Of an address, what was not uploaded is on this machine.
@@ -145,12 +134,7 @@ def earlier(output: str, *, write: bool = True, spool: Spool = None) -> Earlier:
 
 
 def inside(output: str, silent: Collection[str]) -> list[Facts]:
-    """The facts of attempts whose calls were all made by child processes; these wrote their trajectories themselves.
-
-    Args:
-        output: where.
-        silent: the attempts' episodes.
-    """
+    """The facts of the attempts of these episodes whose calls were all made, and written, by child processes."""
     found = []
     for episode in episodes.episodes(one for _, one in of_episodes(output, silent)):
         for one in episode:
@@ -219,23 +203,15 @@ def found_in(plan: Plan) -> list[str]:
     found, statuses = plan.earlier, [facts.status for facts in plan.kept()]
     kept, failed = len(statuses), sum(status in episodes.NOT_SUCCEEDED for status in statuses)
     changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]
-    texts = [
-        f"{kept} of {plan.size} rollouts are in {plan.work.shown_output} already" if kept else "",
-        f'{failed} of these failed or timed out, and are kept; retries={{"failed": True}} makes them again'
-        if failed
-        else "",
-        f"{found.recovered} trajectories that a dead process left were written from its journal"
-        if found.recovered
-        else "",
-        f"{found.unreadable} lines of {plan.work.shown_output} could not be read, and are left where they are"
-        if found.unreadable
-        else "",
-        f"{len(changed)} of the tasks changed after rollouts of them were made, such as {changed[0]!r}; these "
-        "rollouts are kept"
-        if changed
-        else "",
-    ]
-    return [text for text in texts if text]
+    output, such = plan.work.shown_output, f", such as {changed[0]!r}" if changed else ""
+    counts = {
+        f"of {plan.size} rollouts are in {output} already": kept,
+        'of these failed or timed out, and are kept; retries={"failed": True} makes them again': failed,
+        "trajectories that a dead process left were written from its journal": found.recovered,
+        f"lines of {output} could not be read, and are left where they are": found.unreadable,
+        f"of the tasks changed after rollouts of them were made{such}; these rollouts are kept": len(changed),
+    }
+    return [f"{count} {text}" for text, count in counts.items() if count]
 
 
 def _has_changed(plan: Plan, task: str, digest: str) -> bool:

@@ -73,7 +73,6 @@ class Rewards:
 
     parts: tuple[RewardPart, ...]
     timeout: float | None = None
-    """Seconds for each function."""
     is_single: bool = True
     """One function: what it returns is the reward, and has no name."""
 
@@ -84,11 +83,7 @@ class Rewards:
 
 
 def rewards_of(given: Any, timeout: float | None) -> Rewards | None:
-    """The rewards for what ``rt.collect(reward=...)`` was given.
-
-    Raises:
-        TypeError, ValueError: it is not what its docstring lists.
-    """
+    """The rewards for what ``rt.collect(reward=...)`` was given. Raises TypeError or ValueError."""
     if given is None:
         return None
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], (int, float)):
@@ -135,8 +130,8 @@ Call = Callable[[RewardPart, "tuple[Any, ...]", "float | None"], Awaitable[Any]]
 async def score(rewards: Rewards, task: Any, result: Any, trajectory: Trajectory, call: Call) -> tuple[str, ...]:
     """Sets the rewards of a trajectory; returns why some are missing.
 
-    Of several functions ``Trajectory.rewards`` has each one's number, and ``Trajectory.reward`` is their weighted sum.
-    Where one fails or gives None there is no sum: a part that is missing is not zero.
+    Of several functions ``rewards`` has each one's number, and ``reward`` is their weighted sum; where one fails or
+    gives None there is no sum: a part that is missing is not zero.
     """
     scores = _Scores(trajectory, rewards, has_result=result is not None)
     for part in rewards.parts:

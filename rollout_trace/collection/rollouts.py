@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import AsyncIterable, Mapping
     from concurrent.futures import Future
-    from types import TracebackType
 
     from typing_extensions import Self, Unpack
 
@@ -220,9 +219,7 @@ class Rollouts(Iterator["Group"], AsyncIterator["Group"]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, WorkerLost
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rollout_trace.collection.job import Executor
     from rollout_trace.collection.progress import Monitor, Progress
     from rollout_trace.collection.reporters import Reporters
+    from rollout_trace.collection.stream import Stream
     from rollout_trace.collection.tally import Tally
 
 TICK = 0.25
@@ -26,24 +27,8 @@ LOSSES = 3
 """How often a rollout is made again whose worker was lost."""
 
 
-class Source(Protocol):
-    """Says which rollouts are made, and is told what comes of them."""
-
-    async def next(self) -> Job | None:
-        """Returns the next job when it may begin; None when there are no more."""
-
-    def begun(self, job: Job) -> Job:
-        """Called before each attempt; the job that is made."""
-
-    def ended(self, outcome: Outcome) -> None:
-        """Called with the outcome of each last attempt."""
-
-    def stop(self) -> None:
-        """No further rollout is begun."""
-
-
 class Jobs:
-    """The jobs of an iterator, each as soon as there is a place for it."""
+    """The jobs of an iterator, each as soon as there is a place for it. Of a stream, ``Stream`` has these methods."""
 
     def __init__(self, jobs: Iterator[Job]) -> None:
         self._jobs = jobs
@@ -53,11 +38,11 @@ class Jobs:
         return next(self._jobs, None)
 
     def begun(self, job: Job) -> Job:
-        """The job as it is."""
+        """The job of an attempt that begins: as it is."""
         return job
 
     def ended(self, outcome: Outcome) -> None:
-        """Does nothing."""
+        """Takes the outcome of each last attempt; does nothing."""
 
     def stop(self) -> None:
         """Gives no further job."""
@@ -70,7 +55,7 @@ class Runner:
 
     plan: Plan
     executor: Executor
-    source: Source
+    source: Jobs | Stream
     tally: Tally
     monitor: Monitor
     reporter: Reporters
@@ -80,22 +65,18 @@ class Runner:
     keeps_outcomes: bool = False
     """Whether workers can be lost with what they wrote, and its rollouts are to be made again at the end."""
     stopped: str | None = None
-    """Why no further rollouts are begun."""
     is_interrupted: bool = False
     lost: int = 0
-    """How often a worker was lost."""
     made: dict[Key, Outcome] = field(default_factory=dict)
     """What came of the rollouts, where ``keeps_outcomes``."""
     _running: int = 0
     _failures: int = 0
     _slots: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def run(self, source: Source | None = None) -> None:
-        """Makes the rollouts of the runner's source, or of this one, and returns when all have ended. Closes nothing.
+    async def run(self, source: Jobs | None = None) -> None:
+        """Makes the rollouts of a source, and returns when all have ended. Closes nothing.
 
-        Raises:
-            CancelledError: the task was cancelled; the rollouts that ran have been cut.
-            Exception: an executor failed; so have they.
+        Where the task is cancelled, or an executor fails, the rollouts that ran are cut, and the exception is raised.
         """
         self.source = self.source if source is None else source
         self.lost = 0

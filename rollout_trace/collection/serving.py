@@ -25,16 +25,11 @@ class LocalExecutor:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+        self.flush = worker.flush
 
     async def run(self, job: Job) -> Outcome:
         """Makes one rollout; its trajectory is being written when this returns."""
         return await self._worker.attempt(job)
-
-    async def flush(self) -> None:
-        """Waits until what has ended is written, as far as it can be."""
-        opened = self._worker.recording
-        if opened is not None:
-            await asyncio.get_running_loop().run_in_executor(None, opened.flush)
 
     async def close(self) -> None:
         """Waits until everything is written. Raises WriteError where something could not be."""
@@ -72,9 +67,7 @@ class _Served:
     async def arun(self, job: Job) -> Outcome:
         """Makes a rollout, and waits until it is in the output."""
         outcome = await self.worker.attempt(job)
-        opened = self.worker.recording
-        if opened is not None:
-            await asyncio.get_running_loop().run_in_executor(None, opened.flush)
+        await self.worker.flush()
         outcome.facts, outcome.trajectories = self._written.pop(outcome.trajectory_id, (None, ()))
         return outcome
 

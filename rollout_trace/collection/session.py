@@ -49,7 +49,6 @@ class Session:
     resume: bool
     progress: bool | Callable[..., object] | None
     executor: Executor | None
-    """None: this process."""
     hashes: Hashes
     stream: Stream | None = None
     """Says which rollouts are made; None: those of the plan, as soon as there is a place for each."""
@@ -60,14 +59,9 @@ class Session:
     _plan: Plan | None = None
 
     def plan(self, *, write: bool = True) -> Plan:
-        """The rollouts to make; reads what the output holds the first time.
+        """The rollouts to make; reads what the output holds the first time, and changes nothing without ``write``.
 
-        Args:
-            write: False: nothing is changed, for a plan that is only looked at.
-
-        Raises:
-            FileExistsError: it holds something, and ``resume=False``.
-            OSError, ValueError, ImportError: it cannot be read.
+        Raises FileExistsError where it holds something with ``resume=False``; as ``earlier`` where it cannot be read.
         """
         work = self.asked.work
         if work.output is None:
@@ -84,14 +78,7 @@ class Session:
         return self._plan
 
     async def run(self) -> CollectSummary:
-        """Makes the rollouts; returns the summary.
-
-        Raises:
-            BlockingIOError: another run writes to the output.
-            KeyboardInterrupt: Ctrl-C; what ran has been written.
-            CancelledError: the task was cancelled; so has what ran.
-            WriteError: something could not be written.
-        """
+        """Makes the rollouts; returns the summary. Raises as ``rt.collect``, and BlockingIOError of ``claimed``."""
         with places.claimed(self.asked.work.output):
             plan = await asyncio.to_thread(self.plan)
             known = Known() if self.stream is None else await asyncio.to_thread(_known, plan)
@@ -99,11 +86,7 @@ class Session:
 
 
 def _known(plan: Plan) -> Known:
-    """The groups of a stream that were handed over, and the rollouts of the others, which the output holds.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The groups of a stream that were handed over, and the rollouts of the others, which the output holds."""
     output, latest = plan.work.output, plan.earlier.latest
     if output is None or not latest:
         return Known()
@@ -140,7 +123,6 @@ class _Run:
         self._history = None if output is None else History(places.history(output))
         self._log = Told(session.log, "log")
         self._stale: set[str] = set()
-        """Episodes of rollouts that were too old, and are to be noted at the end."""
         if stream is not None:
             on = Listeners(self._is_stale, self._was_taken, self._was_dropped, self._was_left)
             stream.bind(plan, self._tally, known, on=on, flush=self._flush)
@@ -217,10 +199,7 @@ class _Run:
             await self._guarded(runner.executor.close())
 
     async def _leave_out(self) -> None:
-        """Notes that what child processes wrote in attempts that were thrown away is not to be trained on.
-
-        So it does of attempts that failed in an earlier run, and were made again.
-        """
+        """Notes that what child processes wrote in attempts that were thrown away is not to be trained on."""
         output = self._work.output
         if output is None:
             return

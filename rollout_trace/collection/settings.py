@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from rollout_trace._wrong_use import did_you_mean, import_extra
 from rollout_trace.collection import checks
 from rollout_trace.collection.objects import absolute_spec
 from rollout_trace.data.user_values import brief
 
 TABLE = "collect"
-"""The table of a file that has the settings."""
 
 
 class Setting(NamedTuple):
@@ -46,13 +45,7 @@ class Settings:
         self._places: dict[str, str] = {}
 
     def read(self, path: str) -> None:
-        """Takes the settings of a TOML file: those in its table ``[collect]``.
-
-        Raises:
-            SettingsError: it is no TOML, or has other tables or names.
-            OSError: it cannot be read.
-            ImportError: before Python 3.11, the package tomli is not installed.
-        """
+        """Takes the table ``[collect]`` of a TOML file. Raises SettingsError, OSError or ImportError."""
         try:
             with open(path, "rb") as file:
                 data = file.read()
@@ -73,11 +66,7 @@ class Settings:
             self._put(name, value, f"{path}, [{TABLE}] {name}")
 
     def override(self, text: str) -> None:
-        """Takes one setting from ``key=value``. The key may have dots; the value is TOML where it is TOML, else text.
-
-        Raises:
-            SettingsError: it has no ``=``, or its key is unknown or inside something that is no table.
-        """
+        """Takes one setting from ``key=value``: a key with dots, and TOML, else text. Raises SettingsError."""
         dotted, equals, value = text.partition("=")
         names = dotted.strip().removeprefix(f"{TABLE}.").split(".")
         if not equals or not all(names):
@@ -106,11 +95,7 @@ class Settings:
                 self._put(name, value, place(name))
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``rt.collect``.
-
-        Raises:
-            SettingsError: a value does not fit.
-        """
+        """The arguments of ``rt.collect``. Raises SettingsError where a value does not fit."""
         return {name: self._argument(name, value) for name, value in self._values.items()}
 
     def _argument(self, name: str, value: Any) -> Any:
@@ -151,11 +136,9 @@ _MAIN_KEYS = {"engine": "name", "executor": "kind"}
 
 def _toml(text: str) -> dict[str, Any]:
     try:
-        toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+        toml = import_module("tomllib")
     except ImportError:
-        raise ImportError(
-            "Before Python 3.11, settings in TOML need the package tomli. Install it with: pip install tomli"
-        ) from None
+        toml = import_extra("tomli", "Before Python 3.11, settings in TOML need", "tomli")
     values: dict[str, Any] = toml.loads(text)
     return values
 
@@ -165,7 +148,7 @@ def _known(name: str, place: str) -> str:
     known = name.replace("-", "_")
     if known in SETTINGS or known in GROUPS:
         return known
-    raise SettingsError(f"{place}: there is no setting {brief(name)}; {checks.advice(known, sorted(SETTINGS))}")
+    raise SettingsError(f"{place}: there is no setting {brief(name)}. {did_you_mean(known, sorted(SETTINGS))}")
 
 
 def _merged(before: Any, after: Any, place: str) -> Any:
@@ -307,7 +290,6 @@ SETTINGS = {
     "limit": Setting(_1_OR_MORE, _optional(_FROM_1)),
     "task_ids": Setting("ids of tasks, in a list", read=_texts),
 }
-"""The settings, by name."""
 
 GROUPS = {
     "retries": {
@@ -326,18 +308,12 @@ GROUPS = {
 def _part(group: str, key: Any) -> str:
     """Returns the setting that a group's key stands for. Raises TypeError if there is none."""
     if key not in GROUPS[group]:
-        raise TypeError(f"{group} has the key {brief(key)}; {checks.advice(str(key), GROUPS[group])}")
+        raise TypeError(f"{group} has the key {brief(key)}. {did_you_mean(key, GROUPS[group])}")
     return GROUPS[group][key]
 
 
 def ungrouped(given: Mapping[str, Any], function: str = "collect") -> dict[str, Any]:
-    """All settings, and ``progress``, for arguments of ``rt.collect``: what groups hold, and defaults for the rest.
-
-    ``function``: what the user called, for messages.
-
-    Raises:
-        TypeError: there is no such argument, or no such key in a group.
-    """
+    """All settings, and ``progress``, for a function's arguments: what groups hold, and defaults. Raises TypeError."""
     found = {"progress": None, **{name: setting.default for name, setting in SETTINGS.items()}}
     for name, value in given.items():
         if name in GROUPS and isinstance(value, Mapping):
@@ -349,7 +325,7 @@ def ungrouped(given: Mapping[str, Any], function: str = "collect") -> dict[str, 
         elif name in found:
             found[name] = value
         elif name != "limits":
-            raise TypeError(f"{function}() has no argument {name!r}; {checks.advice(name, {**found, **GROUPS})}")
+            raise TypeError(f"{function}() has no argument {name!r}. {did_you_mean(name, {**found, **GROUPS})}")
         elif value is not None:
             raise checks.refused(value, name, f"a mapping with any of {', '.join(GROUPS[name])}")
     return found

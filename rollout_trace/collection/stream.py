@@ -116,13 +116,10 @@ class Stream:
     order: Order
     versions: Versions
     size: int | None = None
-    """Number of tasks; None where it is not known."""
     stale: int = 0
-    """Rollouts that were too old when they could have been handed over."""
     dropped: int = 0
     """Groups that were given up: a rollout was too old again and again, or all were lost with their workers."""
     taken: int = 0
-    """Groups that were handed over."""
     _plan: Plan | None = None
     _tally: Tally | None = None
     _known: Known = field(default_factory=Known)
@@ -148,7 +145,6 @@ class Stream:
     _is_stopped: bool = False
     """Whether no further rollout is begun."""
     _has_ended: bool = False
-    """Whether the run has ended, and its failure is known."""
     _change: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced, when the consumer is to look again."""
     _idle: int = 0
@@ -164,15 +160,7 @@ class Stream:
         on: Listeners,
         flush: Callable[[], Awaitable[object]],
     ) -> None:
-        """Says what the run is, before it begins.
-
-        Args:
-            plan: the name and the settings of the rollouts, and what the output holds.
-            tally: counts what the output held, and forgets what is made again.
-            known: of the output.
-            on: what is called when something happens.
-            flush: returns when all that has ended is written, as far as it can be.
-        """
+        """Says what the run is, before it begins. ``flush`` returns when what has ended is written, if it can be."""
         self._plan, self._tally, self._known, self._flush = plan, tally, known, flush
         self._on = on
 
@@ -262,11 +250,7 @@ class Stream:
     # For the consumer
 
     async def take(self) -> Group | None:
-        """The next group, when there is one; None at the end.
-
-        Raises:
-            Exception: what the tasks or the run raised, when all that was complete is taken.
-        """
+        """The next group, when there is one; then raises what the tasks or the run raised, or returns None."""
         while True:
             pending = self._pick()
             if pending is not None:
@@ -320,8 +304,7 @@ class Stream:
     def _must_wait(self, candidate: _Pending) -> bool:
         """Whether another group was too old more often, or came first, and would be so again after one more version.
 
-        Handing over the candidate brings that version nearer. Without this, a task that takes longer than others would
-        never have a group.
+        Otherwise a task that takes longer than others would never have a group.
         """
         is_before = True
         for one in self._open.values():

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.items import Key
     from rollout_trace.collection.job import Outcome
-    from rollout_trace.data.model import Cost
 
 REASONS = 100
 """Most reasons that are told apart; more are counted together."""
@@ -55,7 +54,6 @@ class Tally:
         self.ended = 0
         """Rollouts that this run has made."""
         self.written = 0
-        """Attempts whose trajectories are in the output."""
         self.by_status: Counter[str] = Counter()
         """Of the rollouts of this run."""
         self.earlier_by_status: Counter[str] = Counter()
@@ -131,26 +129,6 @@ class Tally:
         """Of all scored rollouts, earlier ones included; None where there are none."""
         return self._scores.running_mean
 
-    @property
-    def calls(self) -> int:
-        """Calls of the agents in this run."""
-        return self.usage.calls
-
-    @property
-    def input_tokens(self) -> int:
-        """Sum of the known counts of this run."""
-        return self.usage.input_tokens
-
-    @property
-    def output_tokens(self) -> int:
-        """Sum of the known counts of this run."""
-        return self.usage.output_tokens
-
-    @property
-    def cost(self) -> Cost | None:
-        """Sum of the known costs of this run; None where no call has one, or currencies differ."""
-        return self.usage.cost
-
     def summary(
         self,
         *,
@@ -163,14 +141,7 @@ class Tally:
     ) -> CollectSummary:
         """The account of the run.
 
-        Args:
-            run_id: of this run of ``collect``.
-            output: path or address.
-            seconds: that the run took.
-            interrupted: whether Ctrl-C, or a cancellation, ended it.
-            stopped: why it ended before all rollouts were made.
-            threshold: a run passes with this reward or more. None: with 1, where all rewards are 0 or 1; where they are
-                not there is no pass@k.
+        A run passes with a reward of ``threshold`` or more. None: 1, if all are 0 or 1, else there is no pass@k.
         """
         scores = self._scores
         passing = scores.passing(threshold)
@@ -179,15 +150,10 @@ class Tally:
         return CollectSummary(
             run_id=run_id,
             output=output,
-            planned=self.planned,
             made=self.ended,
-            earlier=self.earlier,
             by_status=dict((self.by_status + self.earlier_by_status).most_common()),
             errors=dict(self.errors.most_common()),
-            attempts=self.attempts,
             unwritten=max(0, self.attempts - self.written),
-            retried=self.retried,
-            left_behind=self.left_behind,
             interrupted=interrupted,
             stopped=stopped,
             n_tasks=scores.n_tasks,
@@ -197,7 +163,6 @@ class Tally:
             stderr_reward=error,
             rewards=scores.signals,
             unscored=dict(scores.unscored.most_common()),
-            reward_failures=self.reward_failures,
             threshold=passing,
             pass_at_k={one.k: PassRate(value=one.any, tasks=one.groups) for one in chances},
             pass_hat_k={one.k: PassRate(value=one.all, tasks=one.groups) for one in chances},
@@ -205,13 +170,17 @@ class Tally:
             reward_usage=copy.deepcopy(self.reward_usage),
             latency=_percentiles(self._latencies),
             time_to_first_token=_percentiles(self._first_tokens),
-            steps=self.steps,
-            steps_with_ids=self.steps_with_ids,
             without_ids=dict(self.without_ids.most_common()),
-            drift=self.drift,
-            drifted=self.drifted,
             seconds=seconds,
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
         )
+
+
+_AS_THEY_ARE = (
+    *("planned", "earlier", "attempts", "retried", "left_behind", "reward_failures"),
+    *("steps", "steps_with_ids", "drift", "drifted"),
+)
+"""Counts that the summary has under the same names."""
 
 
 def _percentiles(values: Numbers) -> Percentiles | None:
@@ -237,24 +206,14 @@ class Scores:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of rewards."""
         self.unscored: Counter[str] = Counter()
-        """Rollouts without a reward, by the reason."""
         self._sum = 0.0
         self._by_task: dict[tuple[str, str], array[float]] = {}
         self._signals: dict[str, tuple[int, float]] = {}
         self._is_binary = True
 
     def add(self, key: Key, reward: float | None, rewards: Mapping[str, float] | None, reason: str, by: int) -> None:
-        """Counts a rollout, or takes back one that was counted.
-
-        Args:
-            key: of the rollout.
-            reward: None where it has none.
-            rewards: its named ones.
-            reason: why it has no reward, where it has none.
-            by: 1, or -1 to take it back.
-        """
+        """Counts a rollout (1), or takes it back (-1). ``reason``: why it has no reward, where it has none."""
         of_task = self._by_task.setdefault((key.agent, key.task), array("d"))
         if reward is None:
             known = reason in self.unscored or (by > 0 and len(self.unscored) < REASONS)
@@ -280,11 +239,10 @@ class Scores:
         return self._sum / self.count if self.count else None
 
     def spread(self) -> tuple[float | None, float | None, float | None]:
-        """The mean, the standard deviation of the sample (n - 1), and the standard error of the mean.
+        """The mean, the standard deviation of the sample (n - 1), and the standard error, clustered by task.
 
-        The error is clustered by task, and None with fewer than two tasks that have rewards. Runs of one task are
-        alike: taken as independent they would make the mean look surer than it is. With one run a task it is
-        ``std / sqrt(n)``.
+        Runs of one task are alike: taken as independent they would make the mean look surer than it is. With one run a
+        task the error is ``std / sqrt(n)``; with fewer than two tasks that have rewards it is None.
         """
         clusters = [of_task for of_task in self._by_task.values() if of_task]
         if not clusters:

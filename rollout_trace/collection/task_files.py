@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
+from rollout_trace._wrong_use import did_you_mean, import_extra
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import refuse_special_file
 from rollout_trace.file.lines import Damaged, lines
@@ -27,14 +27,7 @@ class Keyed(NamedTuple):
 
 
 def read_tasks(path: str) -> Iterator[Placed]:
-    """The tasks of a file, or of the folder of a saved ``datasets.Dataset``.
-
-    Raises:
-        FileNotFoundError: there is none; a text that is no path is answered with what to give.
-        OSError: it cannot be read.
-        ValueError: it is of another kind, or no such file inside.
-        ImportError: it needs a package that is not installed.
-    """
+    """The tasks of a file, or the folder of a saved ``datasets.Dataset``. Raises OSError, ValueError, ImportError."""
     name = path.lower()
     reader = next((one for suffix, one in _READERS.items() if name.endswith(suffix)), None)
     if os.path.isdir(path):
@@ -72,8 +65,7 @@ def _not_found(path: str, *, is_file: bool) -> str:
     folder, name = os.path.split(path)
     if folder and not os.path.isdir(folder):
         return f"there is no file of tasks {path}: there is no folder {folder}."
-    close = get_close_matches(name, os.listdir(folder or "."), 1)
-    return f"there is no file of tasks {path}{f'; there is {close[0]!r}' if close else ''}."
+    return f"there is no file of tasks {path}. {did_you_mean(name, os.listdir(folder or '.'), '')}".rstrip()
 
 
 def _json_lines(path: str) -> Iterator[Placed]:
@@ -127,15 +119,11 @@ def _csv(path: str) -> Iterator[Placed]:
 
 
 def _parquet(path: str) -> Iterator[Placed]:
+    pyarrow = import_extra("pyarrow", f"{path} is parquet, which needs", "pyarrow>=19")
+    from pyarrow.parquet import ParquetFile
+
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise ImportError(
-            f"{path} is parquet, which needs the package pyarrow. Install it with: pip install 'pyarrow>=19'"
-        ) from None
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with ParquetFile(path) as file:
             as_json = [one.name for one in file.schema_arrow if str(one.type).startswith("extension<arrow.json")]
             at = 0
             for batch in file.iter_batches():
@@ -161,12 +149,7 @@ def _saved_dataset(path: str) -> Iterator[Placed]:
             f"{path} is a folder that Dataset.save_to_disk did not make (it has no state.json). Give a file "
             f"({', '.join(_READERS)})."
         )
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError(
-            f"{path} is a saved dataset, which needs the package datasets. Install it with: pip install 'datasets>=4.7'"
-        ) from None
+    datasets = import_extra("datasets", f"{path} is a saved dataset, which needs", "datasets>=4.7")
     rows = datasets.load_from_disk(path)
     return ((f"{path}, row {at} (from 0)", row) for at, row in enumerate(rows))
 

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Ma
 from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
-from difflib import get_close_matches
 from fractions import Fraction
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.collection import checks
 from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.task_files import ID_NAMES, Keyed, Placed, read_tasks, refuse_one_task
@@ -29,24 +29,11 @@ _SHORT = 60
 
 
 def load_tasks(tasks: Any, *, limit: int | None = None, task_ids: Iterable[Any] | None = None) -> list[TaskItem]:
-    """The tasks of a run, each with its id.
+    """The tasks of a run, each with its id: of anything that ``rt.collect`` takes. Raises as it does.
 
     The id is the key of a mapping, else the field or attribute ``id``, else ``task_id``. Where no task has one, its
     content is its id: a whole number or a short text itself, of anything else the digest; with ``-2``, ``-3``, ...
-    behind it for further tasks of equal content.
-
-    Args:
-        tasks: an iterable of any values, a mapping from ids to tasks, a table (``datasets``, pandas, polars, Arrow), or
-            the path of a file: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst``, ``.json``, ``.csv``, ``.parquet``, or the
-            folder of a saved dataset. Of an iterable no more are taken than ``limit``, without ``task_ids``.
-        limit: only so many, the first; of those with ``task_ids``, if both are given.
-        task_ids: only those with these ids, in the order of the tasks.
-
-    Raises:
-        TypeError: the tasks are not iterable, or one has neither an id nor a form in JSON.
-        ValueError: there are none; an id is no text or whole number, or is there twice; some tasks have none; there is
-            no task with one of ``task_ids``.
-        OSError, ImportError: the file cannot be read.
+    behind it for further tasks of equal content. ``limit``: of those with ``task_ids``, if both are given.
     """
     wanted = _wanted_ids(task_ids)
     most = None if limit is None else checks.whole(limit, "limit", least=1)
@@ -60,13 +47,9 @@ def load_tasks(tasks: Any, *, limit: int | None = None, task_ids: Iterable[Any] 
 def task_stream(
     tasks: Any, *, limit: int | None = None, task_ids: Iterable[Any] | None = None
 ) -> tuple[Iterator[TaskItem] | AsyncIterator[TaskItem], int | None]:
-    """The tasks of ``rt.rollouts``, and their number where it is known.
+    """The tasks of ``rt.rollouts``, and their number where it is known. Raises as ``load_tasks``.
 
-    An iterator, also an async one, is asked for each task when there is room for its rollouts; in it a task may come
-    again. Anything else is loaded now.
-
-    Raises:
-        TypeError, ValueError, OSError, ImportError: as ``load_tasks``.
+    An iterator, also an async one, is asked for each task when there is room for it; in it a task may come again.
     """
     if not isinstance(tasks, (Iterator, AsyncIterable)):
         loaded = load_tasks(tasks, limit=limit, task_ids=task_ids)
@@ -92,10 +75,7 @@ async def _async_items(tasks: AsyncIterable[Any], naming: Naming, limit: int | N
 
 
 def recorded_task(item: TaskItem) -> Task:
-    """The task as it is stored in a trajectory: fields where it has any, else the value itself.
-
-    An object without a form in JSON is stored by its id alone.
-    """
+    """The task as a trajectory has it: its fields, else the value; the id alone where that has no form in JSON."""
     if isinstance(item.value, Task):
         return Task(id=item.id, data=item.value.data)
     data = to_builtin(item.value)
@@ -195,7 +175,6 @@ def _refuse_splits(tasks: Mapping[Any, Any]) -> None:
 def _items(placed: Iterable[Placed]) -> list[TaskItem]:
     naming, items = Naming(), []
     places: dict[str, str] = {}
-    """Of each id."""
     copies: dict[str, int] = {}
     for place, given in placed:
         item = naming.item(place, given)
@@ -278,11 +257,7 @@ def _id_of(value: Any) -> Any:
 
 
 def _id_text(value: Any, name: str) -> str:
-    """An id as text.
-
-    Raises:
-        ValueError: it is no text, whole number or UUID, or it is blank.
-    """
+    """An id as text. Raises ValueError where it is no text, whole number or UUID, or blank."""
     value = to_builtin(value)
     if isinstance(value, str):
         if not value.strip():
@@ -313,12 +288,10 @@ def _chosen(items: Sequence[TaskItem], wanted: Sequence[str]) -> list[TaskItem]:
     known = {item.id for item in items}
     missing = [one for one in wanted if one not in known]
     if missing:
-        parts = []
-        for one in missing[:_NAMED]:
-            close = get_close_matches(one, known, 3)
-            parts.append(brief(one) + (f" (close: {', '.join(map(brief, close))})" if close else ""))
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        raise ValueError(f"none of the {len(items)} tasks has the id {', '.join(parts)}{more}.")
+        named = ", ".join(map(brief, missing[:_NAMED])) + more
+        meant = did_you_mean(missing[0], known, "")
+        raise ValueError(f"none of the {len(items)} tasks has the id {named}. {meant}".rstrip())
     ids = set(wanted)
     return [item for item in items if item.id in ids]
 
@@ -328,7 +301,6 @@ def _title(tasks: Any) -> str:
 
 
 DIGITS = 12
-"""Hexadecimal digits of a digest."""
 
 
 class NoForm(TypeError):
@@ -338,12 +310,7 @@ class NoForm(TypeError):
 def digest(value: Any, *, lenient: bool = False) -> str:
     """12 hexadecimal digits of the SHA-256 of a value's canonical JSON: keys sorted, no spaces, ASCII.
 
-    Args:
-        value: texts, numbers, lists, mappings, dataclasses, Pydantic objects, arrays, dates, bytes, and such in them.
-        lenient: whether the class stands for what has no form in JSON.
-
-    Raises:
-        NoForm: it has no form in JSON, and ``lenient`` is False.
+    What has no form in JSON raises NoForm; if ``lenient``, its class stands for it.
     """
     text = json.dumps(_canonical(value, "$", 0, lenient), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -48,17 +48,11 @@ class Held:
 class Above:
     """Replaces a stream's ``write``: passes on complete lines and holds the rest.
 
-    The object that is ``sys.stderr`` stays, only its method is replaced: handlers of ``logging``, and others that took
-    the stream before, write above the bar too.
-
-    Args:
-        stream: of text, such as ``sys.stderr``.
-        put: called with whole lines.
+    The object that is ``sys.stderr`` stays: handlers of ``logging`` that took it before write above the bar too.
     """
 
     def __init__(self, stream: IO[str], put: Callable[[str], object]) -> None:
         self.write_through: Callable[[str], int] = stream.write
-        """The stream's own method."""
         self._stream = stream
         self._put = put
         self._held = Held(put)
@@ -118,20 +112,12 @@ def same_terminal(one: Any, other: Any) -> bool:
 
 
 def streams_of_workers() -> dict[str, int]:
-    """Arguments for ``subprocess.Popen``: ``stdout`` and ``stderr`` of a process that makes rollouts.
-
-    Empty where no bar is shown: then it has those of this process.
-    """
+    """``stdout`` and ``stderr`` for ``subprocess.Popen`` of a process for rollouts; empty where no bar is shown."""
     return {} if _current is None else _current.streams
 
 
 class WorkerTerminal:
-    """A terminal of their own for processes: they print in colours on it, and line by line, as on the real one.
-
-    Args:
-        put: called with whole lines.
-        has_stdout: whether stdout goes there too, or stderr alone.
-    """
+    """A terminal for processes: they print in colours, line by line, as on the real one. ``put`` gets whole lines."""
 
     def __init__(self, put: Callable[[str], object], *, has_stdout: bool) -> None:
         self.streams: dict[str, int] = {}

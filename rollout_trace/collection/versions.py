@@ -14,15 +14,7 @@ Version: TypeAlias = int | str
 
 
 class Versions:
-    """The version of the weights that answers are sampled from.
-
-    Args:
-        given: a number, a text, a function that returns one of them, or None.
-        max_lag: the most versions between the begin of a rollout and its use; None for no limit.
-
-    Raises:
-        TypeError, ValueError: they are none of these, or the limit has no number to be compared with.
-    """
+    """The version of the weights: a number, a text, a function that returns one, or None. Raises as ``rt.rollouts``."""
 
     def __init__(self, given: Any = None, max_lag: Any = None) -> None:
         self._function: Callable[[], Any] | None = given if callable(given) else None
@@ -39,11 +31,7 @@ class Versions:
             self.now()
 
     def now(self) -> Version | None:
-        """The version now; None where none was given.
-
-        Raises:
-            TypeError: the function returned something else; or what it raised.
-        """
+        """The version now; None where none was given. Raises what the function raises, or TypeError."""
         if self._function is not None:
             self._latest = self._checked(self._function(), "policy_version() returned")
         return self._latest

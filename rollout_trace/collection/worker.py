@@ -63,12 +63,9 @@ class Family(NamedTuple):
 class Worker:
     """Makes the rollouts of one run of ``collect`` in this process.
 
-    Args:
-        work: what the rollouts share.
-        on_written: called with the trajectories of each attempt when they are in the output, and with their facts, None
-            where ``redact=`` has changed what they are read from; on the thread that writes. Where the output refuses
-            one of them, it is called at once, without facts, and for those once they are written, without the key.
-        version: gives the version of the weights, for each call; None: that of the job.
+    ``on_written`` is called, on the thread that writes, with the trajectories of each attempt and their facts, None
+    where ``redact=`` has changed them. Where the output refuses one, it is called at once, without facts, and once more
+    when they are written, without the key. ``version`` gives the version of the weights for each call; None: the job's.
     """
 
     def __init__(
@@ -88,12 +85,7 @@ class Worker:
         self.recording: recording | None = None
 
     def open(self) -> None:
-        """Opens the output, and records the clients of the process.
-
-        Raises:
-            OSError, ValueError, ImportError: as ``rt.recording``.
-            Exception: what the agent's constructor raised.
-        """
+        """Opens the output, and records the process's clients. Raises as ``rt.recording``, and as the agent's class."""
         with ExitStack() as opened:
             if self._work.instrument:
                 from rollout_trace.process.instrument import instrument
@@ -112,6 +104,11 @@ class Worker:
             contextvars.copy_context().run(opened.enter_context, output)
             self.recording, self._here = output, context.Carried(None, None, output)
             self._opened = opened.pop_all()
+
+    async def flush(self) -> None:
+        """Waits until what has ended is written, as far as it can be."""
+        if self.recording is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.recording.flush)
 
     def close(self) -> None:
         """Waits until everything is written. Raises WriteError where something could not be."""
@@ -144,9 +141,15 @@ class Worker:
         try:
             # Its rewards get the same one: an agent may leave them something there.
             task = self._work.agent.own_task(job.task.value)
-            ended, seconds = await self._run_agent(task, rollout), time.monotonic() - began
+            agent = self._work.agent
+            call = UserCall(partial(agent.call, task, rollout), is_async=agent.is_async)
+            ended = await call.wait(self._work.timeout)
+            seconds = time.monotonic() - began
             error = self._failure(ended, trajectory)
-            failures = () if error is not None else await self._score(task, ended.result, trajectory)
+            failures: tuple[str, ...] = ()
+            if error is None and self._work.rewards is not None:
+                call_reward = partial(_call_reward, trajectory)
+                failures = await score(self._work.rewards, task, ended.result, trajectory, call_reward)
             kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
             will_retry = self._work.retries.applies(kinds, job.failures + 1)
             if will_retry:
@@ -177,11 +180,6 @@ class Worker:
             seconds=seconds,
         )
 
-    async def _run_agent(self, task: Any, rollout: Rollout) -> Ended:
-        agent = self._work.agent
-        call = UserCall(partial(agent.call, task, rollout), is_async=agent.is_async)
-        return await call.wait(self._work.timeout)
-
     def _failure(self, ended: Ended, trajectory: Trajectory) -> BaseException | None:
         """The exception that ended a rollout, with the trajectory's status; None where it went well."""
         if ended.is_late:
@@ -191,12 +189,6 @@ class Worker:
             # Also of exceptions that are no `Exception`: the agent ended by itself, nobody cut it.
             trajectory.status = "failed"
         return ended.error
-
-    async def _score(self, task: Any, result: Any, trajectory: Trajectory) -> tuple[str, ...]:
-        if self._work.rewards is None:
-            return ()
-        call = partial(_call_reward, trajectory)
-        return await score(self._work.rewards, task, result, trajectory, call)
 
     def _finish(self, trajectory: Trajectory, key: Key | None, error: BaseException | None) -> None:
         current_scope.set(None)
@@ -262,10 +254,7 @@ def _known(job: Job) -> dict[str, Any]:
 
 
 def _identify(trajectory: Trajectory, job: Job, *, will_retry: bool) -> None:
-    """Sets what identifies an attempt, where its agent or a reward function has set something else.
-
-    Without it the rollout would not be found in the output, and be made again.
-    """
+    """Sets what identifies an attempt, where something else was set: it would not be found, and be made again."""
     if episodes.rollout_of(trajectory) != job.key:
         trajectory.name, trajectory.task, trajectory.rollout_index = job.work.name, recorded_task(job.task), job.index
     known = _known(job)

@@ -23,36 +23,49 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rollout_trace.export._agent_lightning import TURN_COLUMNS, agent_lightning, turns
-    from rollout_trace.export._areal import areal
-    from rollout_trace.export._arrow import arrow, dataset
-    from rollout_trace.export._art import art
-    from rollout_trace.export._atif import atif, write_atif
-    from rollout_trace.export._batches import batches
-    from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat
-    from rollout_trace.export._distillation import distillation
-    from rollout_trace.export._exchanges import exchanges
-    from rollout_trace.export._exporter import Exporter, RowIterator, Rows
-    from rollout_trace.export._features import features
-    from rollout_trace.export._files import write
+    from rollout_trace.export._agent_lightning import TURN_COLUMNS as TURN_COLUMNS
+    from rollout_trace.export._agent_lightning import agent_lightning as agent_lightning
+    from rollout_trace.export._agent_lightning import turns as turns
+    from rollout_trace.export._areal import areal as areal
+    from rollout_trace.export._arrow import arrow as arrow
+    from rollout_trace.export._arrow import dataset as dataset
+    from rollout_trace.export._art import art as art
+    from rollout_trace.export._atif import atif as atif
+    from rollout_trace.export._atif import write_atif as write_atif
+    from rollout_trace.export._batches import batches as batches
+    from rollout_trace.export._chat import CHAT_COLUMNS as CHAT_COLUMNS
+    from rollout_trace.export._chat import ChatOptions as ChatOptions
+    from rollout_trace.export._chat import chat as chat
+    from rollout_trace.export._distillation import distillation as distillation
+    from rollout_trace.export._exchanges import exchanges as exchanges
+    from rollout_trace.export._exporter import Exporter as Exporter
+    from rollout_trace.export._exporter import RowIterator as RowIterator
+    from rollout_trace.export._exporter import Rows as Rows
+    from rollout_trace.export._features import features as features
+    from rollout_trace.export._files import write as write
     from rollout_trace.export._files import write_jsonl as write_jsonl
     from rollout_trace.export._files import write_parquet as write_parquet
-    from rollout_trace.export._nemo_gym import nemo_gym
-    from rollout_trace.export._nemo_rl import nemo_rl
+    from rollout_trace.export._nemo_gym import nemo_gym as nemo_gym
+    from rollout_trace.export._nemo_rl import nemo_rl as nemo_rl
     from rollout_trace.export._old_names import *  # noqa: F403
-    from rollout_trace.export._openenv import openenv
-    from rollout_trace.export._openrlhf import openrlhf
-    from rollout_trace.export._otel import otel
-    from rollout_trace.export._prompts import trl_prompts, verl_prompts
-    from rollout_trace.export._rllm import rllm
-    from rollout_trace.export._skyrl import skyrl
-    from rollout_trace.export._slime import slime
-    from rollout_trace.export._steps import STEP_COLUMNS, steps
-    from rollout_trace.export._tinker import tinker
-    from rollout_trace.export._trl import trl, trl_dpo, trl_kto, trl_rollout
-    from rollout_trace.export._verifiers import verifiers
-    from rollout_trace.export._verl import verl
-    from rollout_trace.report import ExportReport
+    from rollout_trace.export._openenv import openenv as openenv
+    from rollout_trace.export._openrlhf import openrlhf as openrlhf
+    from rollout_trace.export._otel import otel as otel
+    from rollout_trace.export._prompts import trl_prompts as trl_prompts
+    from rollout_trace.export._prompts import verl_prompts as verl_prompts
+    from rollout_trace.export._rllm import rllm as rllm
+    from rollout_trace.export._skyrl import skyrl as skyrl
+    from rollout_trace.export._slime import slime as slime
+    from rollout_trace.export._steps import STEP_COLUMNS as STEP_COLUMNS
+    from rollout_trace.export._steps import steps as steps
+    from rollout_trace.export._tinker import tinker as tinker
+    from rollout_trace.export._trl import trl as trl
+    from rollout_trace.export._trl import trl_dpo as trl_dpo
+    from rollout_trace.export._trl import trl_kto as trl_kto
+    from rollout_trace.export._trl import trl_rollout as trl_rollout
+    from rollout_trace.export._verifiers import verifiers as verifiers
+    from rollout_trace.export._verl import verl as verl
+    from rollout_trace.report import ExportReport as ExportReport
 
 _HOMES = {
     "rollout_trace.export._agent_lightning": ("TURN_COLUMNS", "agent_lightning", "turns"),
@@ -95,45 +108,5 @@ if not TYPE_CHECKING:  # A type checker takes any name for one of a module that 
         return _public(name)
 
 
-__all__ = [
-    "CHAT_COLUMNS",
-    "STEP_COLUMNS",
-    "TURN_COLUMNS",
-    "ChatOptions",
-    "ExportReport",
-    "Exporter",
-    "RowIterator",
-    "Rows",
-    "agent_lightning",
-    "areal",
-    "arrow",
-    "art",
-    "atif",
-    "batches",
-    "chat",
-    "dataset",
-    "distillation",
-    "exchanges",
-    "features",
-    "nemo_gym",
-    "nemo_rl",
-    "openenv",
-    "openrlhf",
-    "otel",
-    "rllm",
-    "skyrl",
-    "slime",
-    "steps",
-    "tinker",
-    "trl",
-    "trl_dpo",
-    "trl_kto",
-    "trl_prompts",
-    "trl_rollout",
-    "turns",
-    "verifiers",
-    "verl",
-    "verl_prompts",
-    "write",
-    "write_atif",
-]
+# `write` writes both kinds of files: these are old names, which go on to work.
+__all__ = sorted({name for names in _HOMES.values() for name in names} - {"write_jsonl", "write_parquet"})

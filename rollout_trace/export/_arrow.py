@@ -9,9 +9,9 @@ and becomes null; without the question mark it is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rollout_trace._wrong_use import import_extra
 from rollout_trace.export._values import finite
 from rollout_trace.file.plain import dumps
 
@@ -93,24 +93,12 @@ _PACKAGES = {"pyarrow": ("Arrow and parquet need", "pyarrow>=19"), "datasets": (
 
 
 def import_package(name: str) -> Any:
-    """Imports ``pyarrow`` or ``datasets``, which are optional dependencies.
-
-    Raises:
-        ImportError: it is not installed; the message has the command to install it.
-    """
-    try:
-        return import_module(name)
-    except ImportError:
-        what, wanted = _PACKAGES[name]
-        raise ImportError(f"{what} the package {name}. Install it with: pip install '{wanted}'") from None
+    """Imports ``pyarrow`` or ``datasets``; ImportError has the command that installs it."""
+    return import_extra(name, *_PACKAGES[name])
 
 
 def arrow_schema(schema: Schema) -> Any:
-    """Returns the ``pyarrow.Schema`` of types by column name; an Arrow schema is returned as it is.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-    """
+    """The ``pyarrow.Schema`` of types by column name; an Arrow schema is returned as it is. Raises ImportError."""
     pa = import_package("pyarrow")
     if isinstance(schema, Mapping):
         return pa.schema([(name, _type(word)) for name, word in schema.items()])
@@ -181,14 +169,7 @@ def _value(value: Any, number: int, name: str, as_json: bool) -> Any:
 
 
 def require_finite(value: Any, number: int, path: str = "$") -> None:
-    """Raises for NaN or an infinity anywhere in a value.
-
-    Args:
-        number: the row's index, from 0, for the message.
-
-    Raises:
-        ValueError: the value has such a number; the message has the row, the path in it and the number.
-    """
+    """Raises ValueError for NaN or an infinity in a value, with its path in the row of this number."""
 
     def refuse(where: str, value: Any) -> None:
         raise ValueError(
@@ -241,11 +222,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _array(values: list[Any], kind: Any, nan_is_null: bool = False) -> Any:
-    """An Arrow array of this type.
-
-    Raises:
-        TypeError, ValueError, OverflowError: a value does not fit, or Arrow would change a number silently.
-    """
+    """An Arrow array of this type. Raises where a value does not fit, or Arrow would change a number silently."""
     import numpy as np
     import pyarrow as pa
 
@@ -263,11 +240,7 @@ def _array(values: list[Any], kind: Any, nan_is_null: bool = False) -> Any:
 
 
 def _nested(values: list[Any], kind: Any, nan_is_null: bool) -> Any:
-    """Lists of lists from arrays of one number of dimensions, without an object for each number.
-
-    Raises:
-        ValueError: an array has another number of dimensions than ``kind`` has levels of lists.
-    """
+    """Lists of lists from arrays, without an object for each number. Raises ValueError for other dimensions."""
     import numpy as np
     import pyarrow as pa
 

@@ -39,11 +39,7 @@ class StepOptions(TypedDict, total=False):
 
 
 def check_step_options(options: StepOptions) -> None:
-    """Validates options of steps.
-
-    Raises:
-        TypeError, ValueError: an option is unknown or has an unknown value.
-    """
+    """Raises TypeError or ValueError for options of steps that are unknown or have an unknown value."""
     unknown = options.keys() - StepOptions.__annotations__.keys()
     if unknown:
         known = ", ".join(StepOptions.__annotations__)
@@ -56,10 +52,7 @@ def usable_steps(
 ) -> Iterator[tuple[Trajectory, list[Step]]]:
     """Each trajectory with its steps that can be trained on token for token; counts the others by reason.
 
-    Rewards that are not finite numbers are counted and are None.
-
-    Args:
-        logprobs: steps without logprobs are left out, too: the consumer cannot train without them.
+    Rewards that are not finite numbers are counted and are None; with ``logprobs`` steps need these.
     """
     for one in trajectories:
         trajectory = scored(one, report)
@@ -86,11 +79,9 @@ def usable_steps(
 def training_steps(
     trajectories: Trajectories, report: ExportReport, options: StepOptions, *taken: str, complete: bool = False
 ) -> Iterator[tuple[Trajectory, list[Step]]]:
-    """Each trajectory that has usable steps, with these; counts what was set and the consumer has no field for.
+    """Each trajectory with its usable steps, if any; counts what is not ``taken`` (see ``count_unused``).
 
-    Args:
-        taken: what the consumer takes: see ``count_unused``.
-        complete: the consumer needs a prompt and logprobs; steps without are left out, and counted.
+    ``complete``: the consumer needs a prompt and logprobs; steps without are left out, and counted.
     """
     for trajectory, found in usable_steps(with_steps(trajectories, report), report, options, logprobs=complete):
         # Counted there as tokens without one before them.

@@ -51,7 +51,6 @@ class Chain:
     steps: list[Step]
     """The steps whose answers are among the messages, in order."""
     answers: list[int]
-    """For each step, the index of its answer in ``messages``."""
     shared: int
     """Number of answers, from the first on, that are in an earlier conversation as well."""
 
@@ -64,10 +63,9 @@ def conversations(
     allow: Collection[str] = (),
     join: bool = True,
 ) -> list[Chain]:
-    """The conversations of a trajectory, in the order of their last answers.
+    """The conversations of a trajectory, in the order of their last answers; without ``join`` each step is one.
 
-    The report counts the steps that are left out (``text_reason``, or ``messages_missing``), and what no chat message
-    has a place for. ``join=False``: each step is a conversation of its own, with its messages as they were sent.
+    The report counts the steps that are left out, and what no chat message has a place for.
     """
     where = f"trajectory {trajectory.id}"
     trees: dict[bytes, ChatTree] = {}
@@ -99,10 +97,7 @@ def conversations(
 
 
 def text_reason(step: Step, include: Include | None, allow: Collection[str]) -> str | None:
-    """The reason for which a step's answer is left out, tokens aside; None where it is used.
-
-    A status, ``not_trainable``, ``completion_missing`` or ``excluded``.
-    """
+    """Why a step's answer is left out, tokens aside: a status, or a reason of ``allow=``; None where it is used."""
     if step.status != "ok" and step.status not in allow:
         return step.status
     if not step.trainable and "not_trainable" not in allow:
@@ -247,10 +242,7 @@ class ConversionCache:
         self._counted: set[bytes] = set()
 
     def convert(self, kind: Any, objects: tuple[Any, ...], read: Callable[[ExportReport], Any]) -> Any:
-        """The result of ``read``, called once for these objects and this kind of conversion.
-
-        What it drops is counted, unless equal objects were counted before.
-        """
+        """The result of ``read``, called once for these objects; counts what it drops, once for equal objects."""
         key = (kind, *map(id, objects))
         entry = self._converted.get(key)
         if entry is None:

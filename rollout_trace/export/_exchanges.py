@@ -233,11 +233,9 @@ def chat_request(step: Step, report: ExportReport) -> dict[str, Any]:
 
 
 def chat_response(choices: list[Step], report: ExportReport, *, tokens: bool = True) -> dict[str, Any]:
-    """The body of the answer to a call: a choice for each step, in vLLM's shape.
+    """The body of the answer to a call: a choice for each step, in vLLM's shape with ``return_token_ids``.
 
-    ``prompt_token_ids`` stand beside ``choices``; each choice has ``token_ids``, and ``logprobs.content`` with a
-    ``token`` ``"token_id:N"`` for each of them, as vLLM writes them with ``return_token_ids`` and
-    ``return_tokens_as_token_ids``. Logprobs whose number is not that of the ids are left out.
+    Logprobs whose number is not that of the ids are left out.
     """
     first = choices[0]
     began = next((step.started_at for step in choices if step.started_at is not None), None)

@@ -83,10 +83,7 @@ def whole_experts(row: Sequence, end: int | None = None) -> ExpertArray | None:
 
 
 def experts_of_all(rows: SequenceOf[tuple[Sequence, int | None]], report: ExportReport) -> list[ExpertArray] | None:
-    """``whole_experts`` of every row, given with its end; None unless all have them, with one number of layers and k.
-
-    For consumers that make a column of them, for all rows or none.
-    """
+    """``whole_experts`` of every row, given with its end, for a column; None unless all have them, of one shape."""
     found = [whole_experts(row, end) for row, end in rows]
     whole = [experts for experts in found if experts is not None]
     has = sum(row.routed_experts is not None for row, _ in rows)
@@ -153,12 +150,7 @@ def whole_number(version: str | int | None, report: ExportReport, step_id: str) 
 def whole_numbers(
     versions: Iterable[str | int | None], known: int, report: ExportReport, what: str, where: str | None = None
 ) -> list[int]:
-    """Versions as numbers, for consumers of the lowest and the highest; empty where one is none, or is not known.
-
-    Args:
-        known: how many versions are lost then.
-        what: rows or runs, for the report.
-    """
+    """Versions as numbers; empty where one is none, or not known, and then ``known`` of them are counted as lost."""
     numbers = [as_number(version) for version in versions]
     found = [number for number in numbers if number is not None]
     if len(found) < len(numbers):

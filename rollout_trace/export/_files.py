@@ -26,7 +26,6 @@ JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 PARQUET_SUFFIXES = (".parquet",)
 
 _GROUP_ROWS = 1000
-"""Maximum rows of a row group."""
 _GROUP_BYTES = 8_000_000
 _COLUMN_BYTES = 500_000
 """A row group has at least so many bytes, and so many for each of its columns: until the end of the file Arrow keeps

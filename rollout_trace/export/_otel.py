@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._version import __version__
+from rollout_trace._wrong_use import import_extra
 from rollout_trace.export._exporter import exporting
 from rollout_trace.export._otel_attributes import agent_attributes, call_attributes, operation_of, tool_attributes
 from rollout_trace.export._rows import episodes
@@ -65,20 +66,12 @@ def otel(
     Raises:
         ImportError: opentelemetry-api is not installed.
     """
-    provider = provider or _global_provider()
+    provider = provider or import_extra("opentelemetry.trace", "export.otel needs", ".[otel]").get_tracer_provider()
     with exporting("otel", strict, report) as counts:
         sender = _Sender(provider, content, tokens, counts)
         for group in episodes(trajectories, counts):
             sender.send(group)
     return sender.sent
-
-
-def _global_provider() -> TracerProvider:
-    try:
-        from opentelemetry import trace
-    except ImportError:
-        raise ImportError('export.otel needs OpenTelemetry: pip install ".[otel]"') from None
-    return trace.get_tracer_provider()
 
 
 class _Sender:

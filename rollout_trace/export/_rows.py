@@ -116,12 +116,9 @@ class Compared(NamedTuple):
 def compare(
     trajectories: Trajectories, report: ExportReport, options: RowOptions, advantages: Advantages | None = None
 ) -> Compared:
-    """The trajectories to export, with the advantages of their runs.
+    """The trajectories to export, with the advantages of their runs. Raises TypeError or ValueError.
 
     They are read into a list if runs are compared (``advantages``, ``drop_constant_groups``); else they stay a stream.
-
-    Raises:
-        TypeError, ValueError: an option is unknown or has an unknown value; a reward is no finite number.
     """
     own = _sequence_options(options)
     check_options(own)
@@ -142,11 +139,7 @@ def _sequence_options(options: RowOptions) -> SequenceOptions:
 
 
 def check_row_options(options: RowOptions, advantages: object = None, *choices: str | None) -> None:
-    """Validates options of rows, and the argument ``advantages`` where it has choices.
-
-    Raises:
-        TypeError, ValueError: an option is unknown or has an unknown value.
-    """
+    """Raises TypeError or ValueError for unknown options of rows, or unknown values of them or of ``advantages``."""
     if choices and advantages not in choices:
         known = f"{', '.join(map(repr, choices[:-1]))}, or {choices[-1]!r}"
         raise ValueError(f"advantages={advantages!r}: expected {known}.")
@@ -172,11 +165,7 @@ def _without_constant_groups(trajectories: list[Trajectory], report: ExportRepor
 
 
 def is_constant(group: Group) -> bool:
-    """Whether no two runs of the group differ in reward, so that all advantages are 0.
-
-    Raises:
-        ValueError: a reward is no finite number.
-    """
+    """Whether no two runs of the group differ in reward, so that all advantages are 0. Raises ValueError for NaN."""
     return len({finite_reward(run) for run in group.trajectories if run.reward is not None}) < 2
 
 
@@ -229,11 +218,9 @@ def scored_rows(compared: Compared, report: ExportReport) -> Iterator[tuple[Traj
 
 
 def training_rows(compared: Compared, report: ExportReport, *taken: str, complete: bool = False) -> Iterator[Pair]:
-    """Each row with its trajectory; counts what was set or recorded and the consumer has no field for.
+    """Each row with its trajectory; counts what is not ``taken`` (see ``count_lost``).
 
-    Args:
-        taken: what the consumer takes: see ``count_lost``.
-        complete: the consumer needs a reward and logprobs; rows without are left out, and counted.
+    ``complete``: the consumer needs a reward and logprobs; rows without are left out, and counted.
     """
     for trajectory, rows in scored_rows(compared, report):
         if complete and trajectory.reward is None:
@@ -261,11 +248,7 @@ def scored_or_none(pairs: list[Pair], report: ExportReport) -> list[Pair]:
 
 
 def all_have_logprobs(logprobs: list[object], report: ExportReport) -> bool:
-    """Whether each row has logprobs, for consumers that take those of all rows or of none. Counts what is lost.
-
-    Args:
-        logprobs: of each row; None where it has none.
-    """
+    """Whether each row has logprobs, for consumers that take those of all rows or none. Counts what is lost."""
     unknown = sum(one is None for one in logprobs)
     report.drop("rows without logprobs", unknown)
     if unknown:
@@ -274,11 +257,7 @@ def all_have_logprobs(logprobs: list[object], report: ExportReport) -> bool:
 
 
 def common_names(trajectories: Iterable[Trajectory], report: ExportReport, what: str) -> list[str]:
-    """Names of rewards that all have, for consumers that look up the names of the first in all; counts the others.
-
-    Args:
-        what: a row or a run, for the report.
-    """
+    """Names of rewards that all have, for consumers that look up the names of the first in all; counts the others."""
     all_rewards = [trajectory.rewards or {} for trajectory in trajectories]
     names = [name for name in (all_rewards[0] if all_rewards else ()) if all(name in one for one in all_rewards)]
     others = sum(len(rewards) - len(names) for rewards in all_rewards)
@@ -292,10 +271,9 @@ _METADATA = frozenset({"policy versions", "rewards by name"})
 
 
 def count_lost(trajectory: Trajectory, rows: Iterable[Sequence], report: ExportReport, *taken: str) -> None:
-    """Counts what was set on a trajectory or recorded of these rows of it, and for which the consumer has no field.
+    """Counts what these rows have and the consumer has no field for: what is not ``taken``, as of ``count_unused``.
 
-    Args:
-        taken: what it takes, by the names of ``count_unused`` and of extras' fields: ``"routed_experts"``.
+    Extras are ``taken`` by the name of their field: ``"routed_experts"``.
     """
     rows = list(rows)
     count_unused(trajectory, (step_id for row in rows for step_id in row.step_ids), report, *taken)
@@ -305,8 +283,7 @@ def count_lost(trajectory: Trajectory, rows: Iterable[Sequence], report: ExportR
 def count_unused(trajectory: Trajectory, step_ids: Iterable[str], report: ExportReport, *taken: str) -> None:
     """Counts what the user set on a trajectory and these steps of it, and for which the consumer has no field.
 
-    Args:
-        taken: what it takes: any of ``step rewards``, ``step advantages``, ``policy versions``, ``rewards by name``.
+    ``taken``: any of ``step rewards``, ``step advantages``, ``policy versions``, ``rewards by name``.
     """
     ids = set(step_ids)
     steps = [step for step in trajectory.steps if step.id in ids]
@@ -352,10 +329,7 @@ def run_facts(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def sampling_facts(row: Sequence, report: ExportReport) -> dict[str, Any]:
-    """``temperature`` and ``logprobs_mode`` of a row; None where they are not known, or steps differ.
-
-    Rows whose temperatures differ are counted.
-    """
+    """``temperature`` and ``logprobs_mode``; None where they are not known, or steps differ, which is counted."""
     # Temperatures alone: a trainer scales logits by them. Modes that differ are a finding of ``check()``.
     differ = len(set(row.temperatures)) > 1
     report.drop("temperatures of rows whose steps differ", differ, where=f"step {row.step_ids[0]}", metadata=True)

@@ -115,14 +115,15 @@ def skyrl(
 class _Row(NamedTuple):
     prompt_token_ids: list[int]
     response_ids: list[int]
-    rewards: float
     loss_masks: list[int]
     stop_reasons: str | None
     rollout_logprobs: list[float] | None
-    trajectory_ids: dict[str, Any]
-    is_last_step: bool
-    source: tuple[Sequence, int | None] | None
+    source: tuple[Sequence, int | None] | None = None
     """The sequence, and where the row ends in it (None: at its end); None for a masked row."""
+    # Set when the rows are in their order.
+    rewards: float = 0.0
+    trajectory_ids: dict[str, Any] | None = None
+    is_last_step: bool = False
 
 
 class _Run(NamedTuple):
@@ -234,7 +235,7 @@ def _masked(trajectory: Trajectory, options: SequenceOptions) -> _Row:
     first = next((step.prompt_token_ids for step in trajectory.steps if step.prompt_token_ids is not None), None)
     fits = first is not None and 0 < len(first) <= min(limits, default=len(first))
     prompt = listed(first) if fits else [0]
-    return _Row(prompt, [0], 0.0, [0], "error", [0.0], {}, False, None)
+    return _Row(prompt, [0], [0], "error", [0.0])
 
 
 def _experts(rows: list[_Row], report: ExportReport) -> list[Any] | None:
@@ -281,8 +282,7 @@ def _merged(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
     for row in sequences:
         parts = prompt_and_response(row)
         reason = _stop_reason(steps[row.step_ids[-1]], row.truncated)
-        ids = parts.prompt_ids, parts.response_ids
-        yield _Row(*ids, 0.0, parts.response_mask, reason, parts.logprobs, {}, False, (row, None))
+        yield _Row(parts.prompt_ids, parts.response_ids, parts.response_mask, reason, parts.logprobs, (row, None))
 
 
 def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
@@ -297,17 +297,9 @@ def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
         row, start, end = places[step.id]
         # A row may also be cut in a prompt after this step: then the step itself is whole.
         cut = row.truncated and end == len(row.token_ids)
-        yield _Row(
-            listed(row.token_ids[:start]),
-            listed(row.token_ids[start:end]),
-            0.0,
-            [1] * (end - start),
-            _stop_reason(step, cut),
-            None if row.logprobs is None else listed(row.logprobs[start:end]),
-            {},
-            False,
-            (row, end),
-        )
+        ids = listed(row.token_ids[:start]), listed(row.token_ids[start:end])
+        logprobs = None if row.logprobs is None else listed(row.logprobs[start:end])
+        yield _Row(*ids, [1] * (end - start), _stop_reason(step, cut), logprobs, (row, end))
 
 
 _NATURAL_ENDS = frozenset(

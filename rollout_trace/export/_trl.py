@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.errors import ExportError
 from rollout_trace.export._conversations import conversations
-from rollout_trace.export._exporter import Exporter, RowIterator, copied, exporting, owned
+from rollout_trace.export._exporter import Exporter, RowIterator, copied, exporting, listed, owned
 from rollout_trace.export._extras import listed_spans
 from rollout_trace.export._rows import (
     check_row_options,
@@ -119,7 +119,7 @@ def trl_rollout(
     check_several(several, options)
     if failed not in ("keep", "mask"):
         raise ValueError(f"failed={failed!r}: expected 'keep' or 'mask'.")
-    columns: dict[str, list[Any]] = {name: [] for name in _ROLLOUT}
+    columns: dict[str, list[Any]] = {name: [] for name in _NOTHING}
     with exporting("trl_rollout", strict, report) as counts:
         for trajectory, rows in token_rows(_outermost(trajectories, counts), counts, options):
             counts.read_one()
@@ -128,48 +128,49 @@ def trl_rollout(
                 sample = _masked(trajectory)
             else:
                 sample = _sample(trajectory, _only_row(trajectory, rows, several, counts, "TRL"), counts)
-            for name, value in zip(_ROLLOUT, sample, strict=True):
-                columns[name].append(value)
+            for name, values in columns.items():
+                values.append(sample[name])
     return columns
 
 
-_ROLLOUT = (
-    "prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "rewards", "step_rewards", "trajectory_id",
-    "temperature", "logprobs_mode", "policy_spans", "step_ids", "spans",
-)  # fmt: skip
+_NOTHING: dict[str, Any] = {
+    "prompt_ids": [0], "completion_ids": [0], "logprobs": [0.0], "env_mask": [0], "reward": None, "rewards": None,
+    "step_rewards": [], "trajectory_id": None, "temperature": None, "logprobs_mode": None, "policy_spans": None,
+    "step_ids": [], "spans": [],
+}  # fmt: skip
+"""The columns of a rollout, with what they have for a run that nothing is learnt from."""
 
 
-def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tuple[Any, ...]:
+def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict[str, Any]:
     count_lost(trajectory, [row], report, "step rewards", "policy versions", "rewards by name")
     parts = prompt_and_response(row)
     logprobs: list[float | None] = list(parts.logprobs or [])
     if parts.logprobs is None:
         logprobs = [None if sampled else 0.0 for sampled in parts.response_mask]
         report.drop("rows without logprobs", where=f"trajectory {trajectory.id}")
-    # The run's reward, also where ``reward="last"`` or "split" gives this row another share of it.
-    extra: tuple[Any, ...] = (trajectory.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
-    extra += (*sampling_facts(row, report).values(), listed_spans(row, row.prompt_length))
-    extra += (list(row.step_ids), [list(span) for span in row.spans])
-    return (parts.prompt_ids, parts.response_ids, logprobs, parts.response_mask, *extra)
+    return {
+        "prompt_ids": parts.prompt_ids,
+        "completion_ids": parts.response_ids,
+        "logprobs": logprobs,
+        "env_mask": parts.response_mask,
+        **_run_facts(trajectory),
+        "step_rewards": list(row.step_rewards),
+        **sampling_facts(row, report),
+        "policy_spans": listed_spans(row, row.prompt_length),
+        "step_ids": list(row.step_ids),
+        "spans": [list(span) for span in row.spans],
+    }
 
 
-def _masked(trajectory: Trajectory) -> tuple[Any, ...]:
+def _run_facts(trajectory: Trajectory) -> dict[str, Any]:
+    # The run's reward, also where ``reward="last"`` or "split" gives its row another share of it.
+    return {"reward": trajectory.reward, "rewards": copied(trajectory.rewards), "trajectory_id": trajectory.id}
+
+
+def _masked(trajectory: Trajectory) -> dict[str, Any]:
     """The row of a run that nothing is learnt from. TRL takes no completion without tokens."""
-    ids: list[int] = next(
-        (step.prompt_token_ids.tolist() for step in trajectory.steps if step.prompt_token_ids is not None), []
-    )
-    facts: tuple[Any, ...] = (
-        trajectory.reward,
-        copied(trajectory.rewards),
-        [],
-        trajectory.id,
-        None,
-        None,
-        None,
-        [],
-        [],
-    )
-    return (ids or [0], [0], [0.0], [0], *facts)
+    first = next((step.prompt_token_ids for step in trajectory.steps if step.prompt_token_ids is not None), None)
+    return {**copied(_NOTHING), "prompt_ids": listed(first) or [0], **_run_facts(trajectory)}
 
 
 def check_several(several: str, options: SequenceOptions) -> None:
@@ -200,11 +201,7 @@ def _outermost(trajectories: Trajectories, report: ExportReport) -> Iterator[Tra
 
 
 def _only_row(trajectory: Trajectory, rows: Sequences, several: str, report: ExportReport, consumer: str) -> Sequence:
-    """The row of a run.
-
-    Raises:
-        ExportError: there is none, or there are several and ``several`` is "raise".
-    """
+    """The row of a run. Raises ExportError where there is none, or there are several and ``several`` is "raise"."""
     if not rows:
         left = ", ".join(f"{reason} ({len(ids)})" for reason, ids in rows.report.left_out.items()) or "it has no steps"
         raise ExportError(
@@ -329,10 +326,7 @@ def _by_threshold(trajectories: Trajectories, threshold: float, report: ExportRe
 
 
 def _groups(trajectories: Trajectories, report: ExportReport) -> Iterator[tuple[str, float, list[_Run]]]:
-    """Each group: its name, the mean of its rewards, and the runs that are one conversation.
-
-    The mean is of all scored runs, those that are left out included.
-    """
+    """Each group: its name, the mean of all its rewards, and the runs that are one conversation."""
     all_trajectories = list(each(trajectories))
     all_groups = groups(all_trajectories)
     report.drop(

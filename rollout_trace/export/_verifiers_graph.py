@@ -168,11 +168,7 @@ class Graph:
 
 
 def _of_trainer(step: Step, sampled: int, before: int, behind: int) -> dict[str, Any]:
-    """A trainer's numbers of a node: of the sampled tokens alone, but weights of all its tokens. Without unknown ones.
-
-    Args:
-        sampled: number of sampled tokens of the node; ``before`` and ``behind``: of the others around them.
-    """
+    """A trainer's known numbers of a node's sampled tokens, with weights for the others before and behind them, too."""
     import numpy as np
 
     found: dict[str, Any] = {}

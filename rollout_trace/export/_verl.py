@@ -141,10 +141,7 @@ def _metrics(trajectory: Trajectory, row: Sequence) -> dict[str, float]:
 
 
 def _versions(row: Sequence, report: ExportReport) -> dict[str, int]:
-    """Lowest and highest version of the weights that sampled the row; empty where one is no whole number.
-
-    verl's versions are numbers of training steps.
-    """
+    """Lowest and highest version of the weights that sampled the row, as steps of training; empty where one is none."""
     known = sum(version is not None for version in row.policy_versions)
     numbers = whole_numbers(sampled_versions(row), known, report, "rows", f"step {row.step_ids[0]}")
     return {"min_global_steps": min(numbers), "max_global_steps": max(numbers)} if numbers else {}

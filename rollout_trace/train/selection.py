@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, get_args
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.data.model import STORED, StepStatus, stored_ids
 from rollout_trace.data.tokens import FLOAT32_MAX, Span
 from rollout_trace.data.user_values import brief
@@ -139,12 +140,8 @@ def check_allow(allow: Collection[str]) -> None:
         raise TypeError(f"allow={allow!r}: expected a set of reasons{example}.")
     unknown = [reason for reason in allow if reason not in REASONS]
     if unknown:
-        from difflib import get_close_matches
-
-        near = get_close_matches(str(unknown[0]), REASONS, 1)
-        meant = f"; did you mean {near[0]!r}?" if near else "."
-        known = ", ".join(sorted(REASONS))
-        raise ValueError(f"allow: {unknown[0]!r} is not a reason for leaving a step out{meant} The reasons: {known}.")
+        meant = did_you_mean(unknown[0], sorted(REASONS))
+        raise ValueError(f"allow: {unknown[0]!r} is not a reason for leaving a step out. {meant}")
 
 
 def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace.collection.tasks import digest
 from rollout_trace.data.episodes import NOT_SUCCEEDED
-from rollout_trace.data.user_values import brief
 from rollout_trace.export import areal
 from rollout_trace.report import ExportReport
-from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask, longest, scored
+from rollout_trace.trainers.served import Served, ServedTask, longest, one_of, refuse, scored
 
 if TYPE_CHECKING:
     import os
@@ -63,16 +62,14 @@ def workflow(
         ImportError: AReaL is not installed.
         TypeError, ValueError, OSError: an argument is wrong. Raised before any rollout.
     """
-    if several not in ("longest", "all"):
-        raise ValueError(f"several is {brief(several)}; give 'longest' or 'all'.")
+    one_of(several, "longest", "all")
     try:
         import torch
         from areal.api.workflow_api import RolloutWorkflow
         from areal.utils.data import concat_padded_tensors
     except ImportError as error:
         raise ImportError(f"trainers.areal needs AReaL 1.0, which cannot be imported: {error}") from error
-    if refused := sorted({"policy_version", *OF_TRAINER}.intersection(options)):
-        raise TypeError(f"workflow() takes no {', '.join(refused)}: AReaL decides which rollouts are made.")
+    refuse("workflow", options, "AReaL decides which rollouts are made", "policy_version")
     engines: list[Any] = []
     given: dict[str, Any] = {"engine": "vllm", "progress": False, **options}
     given["policy_version"] = lambda: engines[-1].get_version() if engines else 0

@@ -19,14 +19,8 @@ _ENDED = "the rollouts have ended: nothing more can be asked for."
 class Feed:
     """A stream of rollouts that is fed with tasks: sync for one thread, or async for any number of callers.
 
-    Args:
-        agent: as for ``rt.rollouts``.
-        name: as for ``rt.rollouts``.
-        options: the other arguments of ``rt.rollouts``. An output that is not empty is rejected: a trainer that resumes
-            from a checkpoint makes its rollouts again. Without ``limits``, failures do not end the stream.
-
-    Raises:
-        TypeError, ValueError, OSError, ImportError: as ``rt.rollouts``.
+    Takes the arguments of ``rt.rollouts``, and raises as it does. An output that is not empty is refused: a trainer
+    that resumes makes its rollouts again. Without ``limits``, failures do not end the stream.
     """
 
     def __init__(self, agent: Any, *, name: str | None = None, **options: Any) -> None:
@@ -43,12 +37,7 @@ class Feed:
         self._groups = rollouts(agent, self._tasks, name=name, resume=False, **options)
 
     def make(self, tasks: Sequence[Any], samples: int) -> list[Group]:
-        """Makes the groups of the tasks, in their order, each with the given number of rollouts.
-
-        Raises:
-            RuntimeError: a rollout has no trajectory; or the rollouts have ended.
-            Exception: what the stream raises.
-        """
+        """Makes the groups of the tasks, in order, each of so many rollouts. RuntimeError where one is missing."""
         wanted = [self._put(task, samples) for task in tasks]
         found: dict[str, Group] = {}
         while len(found) < len(wanted):

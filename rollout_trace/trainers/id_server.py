@@ -40,7 +40,6 @@ class Answer(NamedTuple):
     """The message: ``content``, and ``tool_calls`` if there are any."""
     finish_reason: str
     version: int | str | None = None
-    """Version of the weights."""
     experts: Any = None
     """Experts of prompt and answer [positions, layers, k], as lists."""
 
@@ -58,10 +57,8 @@ class Policy(Protocol):
 class IdServer(LoopbackServer):
     """Answers ``/RUN/v1/chat/completions`` and ``/RUN/tokenize`` as vLLM does, each run by its own policy.
 
-    ``close`` waits for answers in flight: do not call it in an event loop in which a policy samples.
-
-    Args:
-        policy_of: returns the policy of the run with this name, or None if there is no such run. Names are secret.
+    ``policy_of`` returns that of a run by its secret name, or None. ``close`` waits for answers in flight: do not call
+    it in an event loop in which a policy samples.
     """
 
     keeps_requests = False

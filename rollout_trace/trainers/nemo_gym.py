@@ -7,7 +7,7 @@ from rollout_trace.collection.tasks import digest
 from rollout_trace.data.episodes import NOT_SUCCEEDED
 from rollout_trace.export import nemo_gym
 from rollout_trace.report import ExportReport
-from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask, longest
+from rollout_trace.trainers.served import Served, ServedTask, longest, refuse
 
 if TYPE_CHECKING:
     import os
@@ -68,8 +68,7 @@ def agent_server(
         from pydantic import ConfigDict
     except ImportError as error:
         raise ImportError(f"trainers.nemo_gym needs NeMo-Gym 0.7, which cannot be imported: {error}") from error
-    if refused := sorted(OF_TRAINER.intersection(options)):
-        raise TypeError(f"agent_server() takes no {', '.join(refused)}: NeMo-Gym decides which rollouts are made.")
+    refuse("agent_server", options, "NeMo-Gym decides which rollouts are made")
     given: dict[str, Any] = {"progress": False, **options}
     served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)
 
@@ -138,15 +137,10 @@ def _row_of(group: "Group", report: ExportReport, *, is_verified: bool) -> dict[
     rows = list(nemo_gym(scored, report=report)) if run.steps else []
     row = longest(rows, _sampled, report)
     if row is None:
-        empty = {
-            "id": f"resp_{run.id}",
-            "created_at": 0.0,
-            "model": "",
-            "object": "response",
-            "output": [],
-            "tools": [],
-        }
-        response = {**empty, "parallel_tool_calls": True, "tool_choice": "auto"}
+        response = {
+            "id": f"resp_{run.id}", "created_at": 0.0, "model": "", "object": "response", "output": [], "tools": [],
+            "parallel_tool_calls": True, "tool_choice": "auto",
+        }  # fmt: skip
         said = "nothing was sampled with token ids" if run.error is None else f"{run.error.type}: {run.error.message}"
         return {"response": response, "reward": scored.reward, "trajectory_id": run.id, **_failure(said)}
     if run.status in NOT_SUCCEEDED and not row["mask_sample"]:

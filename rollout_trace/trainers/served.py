@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.collection.agents import Agent, agent_of
 from rollout_trace.collection.task_files import Keyed
+from rollout_trace.data.user_values import brief
 from rollout_trace.record.context import current
 from rollout_trace.train.groups import Group
 from rollout_trace.trainers.feed import Feed
@@ -24,6 +25,18 @@ R = TypeVar("R")
 OF_TRAINER = frozenset({"tasks", "samples", "order", "resume", "max_lag"})
 """Arguments of ``rt.rollouts`` that the trainer sets itself."""
 _TOKEN = secrets.token_hex(4)
+
+
+def refuse(function: str, options: Mapping[str, Any], why: str, *more: str) -> None:
+    """Raises TypeError for arguments that the trainer sets itself, these ones among them."""
+    if refused := sorted({*OF_TRAINER, *more}.intersection(options)):
+        raise TypeError(f"{function}() takes no {', '.join(refused)}: {why}.")
+
+
+def one_of(several: str, *known: str) -> None:
+    """Raises ValueError for another value of ``several``."""
+    if several not in known:
+        raise ValueError(f"several is {brief(several)}; give {' or '.join(map(repr, known))}.")
 
 
 def own_key(key: str) -> str:
@@ -101,11 +114,7 @@ class ServedAgent(Agent):
         return own
 
     def call(self, task: ServedTask, rollout: Any) -> Any:
-        """Calls the user's function in a run that has the task's group and metadata.
-
-        Raises:
-            RuntimeError: the trainer has given the rollout up.
-        """
+        """Calls the user's function in a run with the task's group and metadata; RuntimeError where it was given up."""
         run = current()
         if run is not None:
             run.group_id = task.group or run.group_id
@@ -128,9 +137,7 @@ class Served:
     async def make(self, key: str, task: ServedTask, samples: int = 1) -> Group:
         """Makes the rollouts of a task, whose id ends with ``key``. Cancelling the caller cancels the agent.
 
-        Raises:
-            RuntimeError: a rollout has no trajectory; the rollouts have ended; or they began in another event loop.
-            Exception: what the stream raises.
+        Raises RuntimeError where a rollout has no trajectory, or they have ended, or began in another event loop.
         """
         self._loop = self._loop or asyncio.get_running_loop()
         if self._loop is not asyncio.get_running_loop():

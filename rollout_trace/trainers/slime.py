@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace.data.episodes import NOT_SUCCEEDED
-from rollout_trace.data.user_values import brief
 from rollout_trace.export import slime
 from rollout_trace.report import ExportReport
-from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask, longest, scored
+from rollout_trace.trainers.served import Served, ServedTask, longest, one_of, refuse, scored
 
 if TYPE_CHECKING:
     import os
@@ -68,12 +67,8 @@ def generate_function(
     Raises:
         TypeError, ValueError, OSError, ImportError: an argument is wrong. Raised before any rollout.
     """
-    if several not in ("longest", "all"):
-        raise ValueError(f"several is {brief(several)}; give 'longest' or 'all'.")
-    if refused := sorted(OF_TRAINER.intersection(options)):
-        raise TypeError(
-            f"generate_function() takes no {', '.join(refused)}: the trainer decides which rollouts are made."
-        )
+    one_of(several, "longest", "all")
+    refuse("generate_function", options, "the trainer decides which rollouts are made")
     given: dict[str, Any] = {"engine": "sglang", "progress": False, **options, "policy_version": policy_version}
     served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)
     return Generate(served, several, base_url, is_scored=reward is not None)

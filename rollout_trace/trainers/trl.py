@@ -7,12 +7,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace import guard
-from rollout_trace.data.user_values import brief
 from rollout_trace.export import trl_rollout
 from rollout_trace.report import ExportReport
 from rollout_trace.train.trainer_report import report_rows
 from rollout_trace.trainers.feed import Feed
-from rollout_trace.trainers.served import OF_TRAINER
+from rollout_trace.trainers.served import one_of, refuse
 
 if TYPE_CHECKING:
     import os
@@ -55,12 +54,8 @@ def rollout_func(
     Raises:
         TypeError, ValueError, OSError, ImportError: an argument is wrong. Raised before any rollout.
     """
-    if several not in ("raise", "longest"):
-        raise ValueError(f"several is {brief(several)}; give 'raise' or 'longest'.")
-    if refused := sorted({"policy_version", *OF_TRAINER}.intersection(options)):
-        raise TypeError(
-            f"rollout_func() takes no {', '.join(refused)}: the trainer decides which rollouts are made, and when."
-        )
+    one_of(several, "raise", "longest")
+    refuse("rollout_func", options, "the trainer decides which rollouts are made, and when", "policy_version")
     given = {"engine": "vllm", "reward": reward, "output": output, "in_flight": in_flight, **options}
     return RolloutFunc(agent, given, several)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.episodes import NOT_SUCCEEDED
-from rollout_trace.trainers.served import OF_TRAINER, Served, ServedTask
+from rollout_trace.trainers.served import Served, ServedTask, refuse
 
 if TYPE_CHECKING:
     import os
@@ -70,10 +70,7 @@ def harness(
         from verifiers.v1.runtimes import ProgramResult
     except ImportError as error:
         raise ImportError(f"trainers.verifiers needs verifiers 0.4, which cannot be imported: {error}") from error
-    if refused := sorted({"retries", "executor", *OF_TRAINER}.intersection(options)):
-        raise TypeError(
-            f"harness() takes no {', '.join(refused)}: verifiers decides which rollouts are made and repeated."
-        )
+    refuse("harness", options, "verifiers decides which rollouts are made and repeated", "retries", "executor")
     given: dict[str, Any] = {"progress": False, **options, "policy_version": policy_version}
     served = Served(agent, reward=reward, output=output, in_flight=in_flight, **given)
 

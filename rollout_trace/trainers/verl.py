@@ -20,7 +20,7 @@ from rollout_trace.record.context import current
 from rollout_trace.report import ExportReport
 from rollout_trace.trainers.feed import Feed
 from rollout_trace.trainers.id_server import SAMPLING, Answer, IdServer
-from rollout_trace.trainers.served import OF_TRAINER, ServedAgent, ServedTask, longest, own_key
+from rollout_trace.trainers.served import ServedAgent, ServedTask, longest, own_key, refuse
 from rollout_trace.trainers.verl_numbers import FILE, note_numbers
 from rollout_trace.wire.chat_template import tokenizer_at
 from rollout_trace.wire.engine import Engine
@@ -71,8 +71,7 @@ def agent_loop(
         from verl.experimental.agent_loop.agent_loop import AgentLoopBase
     except ImportError as error:
         raise ImportError(f"trainers.verl needs verl 0.9, which cannot be imported: {error}") from error
-    if refused := sorted({"executor", *OF_TRAINER}.intersection(options)):
-        raise TypeError(f"agent_loop() takes no {', '.join(refused)}: verl decides which rollouts are made, and where.")
+    refuse("agent_loop", options, "verl decides which rollouts are made, and where", "executor")
     if output is not None:
         # The trainer is told of it, and may run in another folder.
         folder = os.fspath(output)
@@ -114,7 +113,6 @@ class _Runs:
 
     def __init__(self, agent: Any, options: dict[str, Any]) -> None:
         self.report = ExportReport()
-        """What verl has no place for, over all batches."""
         self._has_rewards = options["reward"] is not None
         self._file = options["output"]
         self._server = IdServer(self._policy_of)

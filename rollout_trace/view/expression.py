@@ -11,13 +11,13 @@ None.
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.view.expression_names import NAMES, PARTS, plain
@@ -268,7 +268,6 @@ def _part(text: str, node: ast.AST) -> str:
 
 def _unknown(name: str, text: str) -> str:
     python = {"true": "True", "false": "False", "null": "None", "none": "None"}
-    near = python.get(name.lower()) or next(iter(difflib.get_close_matches(name, NAMES, 1)), None)
-    hint = "" if near is None else f" Did you mean {near}?"
-    quotes = f' A text is written in quotes: "{name}".' if near is None else ""
-    return f"{text!r}: there is no name {name!r}.{hint}{quotes} There are: {', '.join(NAMES)}."
+    quotes = f'A text is written in quotes: "{name}".'
+    meant = did_you_mean(python.get(name.lower(), name), [*NAMES, *python.values()], quotes)
+    return f"{text!r}: there is no name {name!r}. {meant} There are: {', '.join(NAMES)}."

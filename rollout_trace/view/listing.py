@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from rollout_trace import credentials
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.guard import printable
 from rollout_trace.view import numbers as fmt
 from rollout_trace.view.model import Summary
@@ -104,11 +105,7 @@ def field_of(name: str) -> str:
     """The name of a field of ``Summary``; those of ``filter`` and ``query`` do, too. Raises ValueError."""
     name = SAME.get(name, name)
     if name not in FIELDS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, FIELDS, 1)
-        meant = f"; did you mean {near[0]}?" if near else "."
-        raise ValueError(f"there is no column {name!r}{meant} The columns: {', '.join(FIELDS)}.")
+        raise ValueError(f"there is no column {name!r}. {did_you_mean(name, FIELDS)}")
     return name
 
 

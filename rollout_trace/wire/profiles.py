@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from rollout_trace._wrong_use import did_you_mean
 from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
@@ -244,13 +245,8 @@ def profile(name: str | None) -> EngineProfile | None:
     try:
         return _PROFILES[name]
     except (KeyError, TypeError):
-        # Imported on use: names are seldom wrong.
-        from difflib import get_close_matches
-
-        near = get_close_matches(str(name).lower(), _PROFILES, 1)
-        meant = f"Did you mean {near[0]!r}? " if near else ""
         raise ValueError(
-            f"engine={name!r} is not known; known: {', '.join(sorted(_PROFILES))}. {meant}"
+            f"engine={name!r} is not known. {did_you_mean(name, sorted(_PROFILES))} "
             "It names the program that serves the model, not its address. engine=None asks the server for nothing."
         ) from None
 

@@ -223,13 +223,13 @@ def test_what_agents_are_called_with(agent: Any, expected: Any) -> None:
         ("agent:", ValueError, "does not name an object"),
         ("my agent:solve", ValueError, "'my agent' in 'my agent:solve' is neither a module"),
         ("agent.txt/x:solve", ValueError, "neither a module"),
-        ("jsn:dumps", ImportError, "there is no module 'jsn'; install it, set PYTHONPATH, or give its file"),
+        ("jsn:dumps", ImportError, "there is no module 'jsn'. Install it, set PYTHONPATH, or give its file"),
         ("json.dcoder:x", ImportError, "there is no module 'json.dcoder': the package 'json' has no such module"),
-        ("json:dump5", ImportError, "json has no 'dump5'; did you mean 'dump.*"),
+        ("json:dump5", ImportError, "json has no 'dump5'. Did you mean dump.*"),
         (
             "json.decoder:JSONDecoder.decod",
             ImportError,
-            r"json.decoder.JSONDecoder has no 'decod'; did you mean 'decode'",
+            r"json.decoder.JSONDecoder has no 'decod'. Did you mean decode",
         ),
         ("json:decoder", TypeError, "<module 'json.decoder'.*cannot be called"),
     ],
@@ -290,7 +290,7 @@ def test_a_file_in_a_package(tmp_path: Path) -> None:
         ("x = 1\n\nx / 0\n", r"\(bad_agent.py, line 3\): ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit('usage: ...')\n", r"\(bad_agent.py, line 2\): SystemExit: usage"),
         ("def solve(task:\n", r"SyntaxError: .*bad_agent.py, line 1"),
-        ("def solv(task): ...\n", "bad_agent.py has no 'solve'; did you mean 'solv'"),
+        ("def solv(task): ...\n", "bad_agent.py has no 'solve'. Did you mean solv"),
     ],
 )
 def test_modules_that_cannot_be_imported(tmp_path: Path, text: str, message: str) -> None:
@@ -304,7 +304,7 @@ def test_modules_that_cannot_be_imported(tmp_path: Path, text: str, message: str
 
 def test_missing_files(tmp_path: Path) -> None:
     write(tmp_path, {"agent.py": ""})
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*agnt.py; there is 'agent.py'"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*agnt.py. Did you mean agent.py"):
         agent_of(f"{tmp_path}/agnt.py:solve")
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
         agent_of(f"{tmp_path}/nowhere/agent.py:solve")
@@ -314,7 +314,7 @@ def test_a_module_beside_the_program_that_is_not_importable(tmp_path: Path, monk
     write(tmp_path, {"agent_here.py": "def solve(task): ...\n"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    with pytest.raises(ImportError, match=r"'agent_here'; it is in the folder .*, which is not on sys.path"):
+    with pytest.raises(ImportError, match=r"'agent_here'. It is in the folder .*, which is not on sys.path"):
         agent_of("agent_here:solve")
 
 

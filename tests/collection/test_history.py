@@ -17,9 +17,10 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import guard
 from rollout_trace.collection import history as hashing
+from rollout_trace.collection import history as history_module
 from rollout_trace.collection.agents import agent_of
 from rollout_trace.collection.facts import CallTotals
-from rollout_trace.collection.history import Hashes, History, changes, hashes_of
+from rollout_trace.collection.history import Hashes, History, hashes_of, sentences
 from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.tally import Tally
 from rollout_trace.file.addresses import is_history_file
@@ -47,6 +48,11 @@ def summary(run_id: str = "5f0c", calls: int = 1) -> rt.CollectSummary:
     return tally.summary(run_id=run_id, output="x.jsonl", seconds=1.0)
 
 
+def changes(place: Path, own: Hashes) -> list[str]:
+    """Sentences about what differs from the last run at a place. Writes nothing."""
+    return sentences(history_module._last(str(place)), own)
+
+
 def lines(place: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in place.read_text().splitlines()]
 
@@ -56,7 +62,7 @@ def test_a_header_when_something_changes_and_a_line_a_run(tmp_path: Path, agent:
     for run_id in ("a", "b"):
         history = History(place)
         assert history.begin(hashes(agent)) == []
-        history.end(summary(run_id), config={"samples": 4})
+        history.end(summary(run_id))
     history = History(place)
     assert len(history.begin(hashes(agent, samples=8))) == 1
     history.end(summary("c"))
@@ -65,7 +71,7 @@ def test_a_header_when_something_changes_and_a_line_a_run(tmp_path: Path, agent:
     assert {one["schema"] for one in found} == {"rollout-trace-history/1"}
     run = found[1]
     assert run["run_id"] == "a"
-    assert run["config"] == {"samples": 4}
+    assert run["config"] == {"samples": 4, "timeout": None}
     assert run["hashes"] == hashes(agent).short() == {k: found[0]["hashes"][k] for k in ("agent", "tasks", "settings")}
     assert run["totals"] == json.loads(json.dumps(summary("a").as_json()))
     assert run["started_at"] <= run["ended_at"]

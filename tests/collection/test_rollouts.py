@@ -399,7 +399,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"max_lag": -1, "policy_version": 1}, ValueError, "max_lag is -1"),
     ({"policy_version": lambda: 1.5}, TypeError, r"policy_version\(\) returned 1.5"),
     ({"log": 3}, TypeError, "log is 3"),
-    ({"sample": 3}, TypeError, r"rollouts\(\) has no argument 'sample'; did you mean samples"),
+    ({"sample": 3}, TypeError, r"rollouts\(\) has no argument 'sample'. Did you mean samples"),
 ]
 
 

@@ -73,11 +73,11 @@ def test_a_run_with_groups_is_that_with_the_names_before_them(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"retries": {"tries": 1}}, "retries has the key 'tries'; did you mean times"),
+        ({"retries": {"tries": 1}}, "retries has the key 'tries'. Did you mean times"),
         ({"retries": {"on": OSError}, "retry_on": ValueError}, "retry_on is given twice, also as 'on' of retries"),
         ({"limits": 5}, r"limits is 5 \(int\); give a mapping with any of tasks, task_ids, failures"),
-        ({"reties": 5}, r"collect\(\) has no argument 'reties'; did you mean retries"),
-        ({"executor": {"kind": "process", "proceses": 1}}, "executor has no argument 'proceses'; did you mean proc"),
+        ({"reties": 5}, r"collect\(\) has no argument 'reties'. Did you mean retries"),
+        ({"executor": {"kind": "process", "proceses": 1}}, "executor has no argument 'proceses'. Did you mean proc"),
         ({"executor": {"kind": "threads"}}, "executor is {'kind': 'threads'}; give \"local\""),
     ],
 )
@@ -211,8 +211,8 @@ def test_engines_and_executors_with_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[collect]\nsample = 4\n", r"run.toml, \[collect\] sample: there is no setting 'sample'; did you mean s"),
-        ("[collect]\nzzz = 4\n", r"there is no setting 'zzz'; there are agent, .*timeout\."),
+        ("[collect]\nsample = 4\n", r"run.toml, \[collect\] sample: there is no setting 'sample'. Did you mean s"),
+        ("[collect]\nzzz = 4\n", r"there is no setting 'zzz'. There are agent, .*timeout\."),
         ("[colect]\nsamples = 4\n", r"run.toml: unknown key 'colect'; expected the table \[collect\]"),
         ("samples = 4\n", "run.toml: unknown key 'samples'; expected the table"),
         ("collect = 4\n", r"collect is 4; expected a table"),
@@ -233,9 +233,9 @@ def test_engines_and_executors_with_arguments(tmp_path: Path) -> None:
         ("[collect]\nreward = { a = { function = 'a:b', weight = 'x' } }\n", "reward: expected"),
         ("[collect]\nreward = { a = { function = 'b' } }\n", "reward: 'b' does not name an object"),
         ("[collect]\nexecutor = 'cloud'\n", "executor: expected one of"),
-        ("[collect]\nexecutor = { kind = 'process', proceses = 1 }\n", r"executor: .*no argument 'proceses'; did you"),
+        ("[collect]\nexecutor = { kind = 'process', proceses = 1 }\n", r"executor: .*no argument 'proceses'. Did you"),
         ("[collect]\nengine = { name = 'vllm', top_logprobs = 99 }\n", r"engine: Engine\(top_logprobs=99\)"),
-        ("[collect]\nengine = { name = 'vllm', top_logprob = 9 }\n", "no argument 'top_logprob'; did you mean"),
+        ("[collect]\nengine = { name = 'vllm', top_logprob = 9 }\n", "no argument 'top_logprob'. Did you mean"),
         ("[collect]\nrecording = true\n", "recording: expected a table"),
     ],
 )  # fmt: skip
@@ -250,11 +250,11 @@ def test_what_is_refused_in_a_file(tmp_path: Path, text: str, message: str) -> N
         ("samples", "--set samples: expected key=value"),
         ("=4", "expected key=value"),
         ("reward..x=4", "expected key=value"),
-        ("sample=4", "--set sample: there is no setting 'sample'; did you mean samples"),
+        ("sample=4", "--set sample: there is no setting 'sample'. Did you mean samples"),
         ("samples=four", "--set samples: expected a whole number of 1 or more, got 'four'"),
         ("retries.times=x", "--set retries.times: expected a whole number of 0 or more, got 'x'"),
         ("samples.x=4", "--set samples.x: 1 is not a table"),
-        ("recordings.x=4", "there is no setting 'recordings'; did you mean recording"),
+        ("recordings.x=4", "there is no setting 'recordings'. Did you mean recording"),
     ],
 )
 def test_what_is_refused_in_an_override(tmp_path: Path, text: str, message: str) -> None:
@@ -270,5 +270,5 @@ def test_an_option_is_named_in_its_error(tmp_path: Path) -> None:
 def test_without_a_package_for_toml_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r"settings in TOML need the package tomli.*pip install tomli"):
+    with pytest.raises(ImportError, match=r"settings in TOML need the package tomli.*pip install 'tomli'"):
         settings("", tmp_path)

@@ -188,9 +188,9 @@ def test_all_attempts_cost() -> None:
         )
         tally.add_facts(facts(attempt=attempt, usage=usage, steps=1, without_ids=Counter({"why": 1}), drift=2))
     summary = ended(tally)
-    assert (tally.calls, tally.input_tokens, tally.output_tokens) == (2, 20, 10)
+    assert (tally.usage.calls, tally.usage.input_tokens, tally.usage.output_tokens) == (2, 20, 10)
     assert (summary.input_tokens, summary.output_tokens, summary.usage.output_unknown) == (20, 10, 2)
-    assert tally.cost == summary.cost == rt.Cost(amount=0.5, source="table")
+    assert tally.usage.cost == summary.cost == rt.Cost(amount=0.5, source="table")
     assert (summary.steps, summary.without_ids, summary.drift, summary.drifted) == (2, {"why": 2}, 4, 2)
     # What was returned does not change with what comes later.
     tally.add_facts(facts(usage=CallTotals(calls=1, failed=0, input_tokens=10)))

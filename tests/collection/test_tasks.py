@@ -233,7 +233,7 @@ def test_task_ids_choose_in_the_order_of_the_tasks() -> None:
     assert ids(ROWS, task_ids=["c", "a", "c"]) == ["a", "c"]
     assert ids(ROWS, task_ids=["c", "a"], limit=1) == ["a"]
     assert ids({1: "x", 2: "y"}, task_ids=[2]) == ["2"]
-    with pytest.raises(ValueError, match=r"none of the 2 tasks has the id 'task-11' \(close: 'task-1'.*\), 'zz'\."):
+    with pytest.raises(ValueError, match=r"none of the 2 tasks has the id 'task-11', 'zz'\. Did you mean task-1\?"):
         load_tasks({"task-1": 1, "other": 2}, task_ids=["task-11", "zz", "other"])
     with pytest.raises(ValueError, match="and 4 more"):
         load_tasks({"one": 1}, task_ids=[f"x{number}" for number in range(9)])
@@ -337,7 +337,7 @@ def test_bad_files_are_refused_with_the_place(tmp_path: Path, name: str, data: b
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("task.jsonl", "there is no file of tasks .*task.jsonl; there is 'tasks.jsonl'"),
+        ("task.jsonl", "there is no file of tasks .*task.jsonl. Did you mean tasks.jsonl"),
         ("no/tasks.jsonl", "there is no folder .*no"),
         ("s3://bucket/tasks.jsonl", "is an address: download it"),
     ],

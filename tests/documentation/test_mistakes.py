@@ -206,7 +206,7 @@ def wrap_a_class(beginner: Beginner) -> None:
     rt.wrap_openai(openai.OpenAI)
 
 
-@mistake("Did you mean 'vllm'")
+@mistake("Did you mean vllm")
 def engine_misspelt(beginner: Beginner) -> None:
     rt.wrap_openai(beginner.client(), engine="vLLM")  # type: ignore[arg-type]
 
@@ -226,7 +226,7 @@ def engine_of_the_process_by_position(beginner: Beginner) -> None:
     rt.instrument("vllm")  # type: ignore[call-arg]
 
 
-@mistake(r"rt\.wrap_anthropic\(\) has no argument 'engine'\. It has client, keep_bytes, max_call_bytes")
+@mistake(r"rt\.wrap_anthropic\(\) has no argument 'engine'\. There are client, keep_bytes, max_call_bytes")
 def engine_of_an_api_without_ids(beginner: Beginner) -> None:
     rt.wrap_anthropic(beginner.client(), engine="vllm")  # type: ignore[call-arg]
 
@@ -416,7 +416,7 @@ command("Runs of one task are a group", "convert", "plain.jsonl", "--to", "trl_d
 command("Give a new name, or --overwrite", "convert", "ok.jsonl", "--to", "trl", "-o", "plain.jsonl")
 command("one of the files to merge: give a new name", "merge", "ok.jsonl", "plain.jsonl", "-o", "ok.jsonl")
 command("rollout-trace ls .*ok.jsonl lists them", "annotate", "ok.jsonl", "nope", "--reward", "1")
-command("did you mean truncated", "check", "ok.jsonl", "--code", "trunkated")
+command("Did you mean truncated", "check", "ok.jsonl", "--code", "trunkated")
 command("this used --profile observe\\. --profile train lists what training lacks", "check", "plain.jsonl")
 command("there is no file script.py: give a script", "serve", "script.py")
 

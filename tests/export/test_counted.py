@@ -213,7 +213,7 @@ def test_what_is_no_trajectory_is_told(name: str, other: Any) -> None:
 
 @pytest.mark.parametrize("name", [*TOKENS, *CALLS, "atif", "chat", "steps"])
 def test_a_reason_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^allow: 'retokenised' is not a reason .*; did you mean 'retokenized'\?"):
+    with pytest.raises(ValueError, match=r"^allow: 'retokenised' is not a reason .*. Did you mean retokenized\?"):
         given(name, [], allow={"retokenised"})
 
 

@@ -280,7 +280,7 @@ def test_logprobs_mode(kind: Kind, options: dict[str, Any], mode: str | None) ->
 def test_names() -> None:
     """A name that is not known is refused, with those that are."""
     names = "auto, dynamo, fireworks, llama-server, openai, sglang, together, vllm"
-    with pytest.raises(ValueError, match=f"engine='nonsense' is not known; known: {names}"):
+    with pytest.raises(ValueError, match=f"engine='nonsense' is not known. There are {names}"):
         profile("nonsense")
     for name in names.split(", "):
         found = profile(name)
