@@ -10,7 +10,7 @@ from rollout_trace.collection.task_files import Keyed
 from rollout_trace.export import skyrl
 from rollout_trace.report import ExportReport
 from rollout_trace.trainers.feed import Feed
-from rollout_trace.trainers.served import OF_TRAINER
+from rollout_trace.trainers.served import refuse
 
 if TYPE_CHECKING:
     import os
@@ -66,8 +66,7 @@ class Generator:
     ) -> None:
         if failed not in ("mask", "mask_group"):
             raise ValueError(f"failed={failed!r}: expected 'mask' or 'mask_group'.")
-        if refused := sorted(OF_TRAINER.intersection(options)):
-            raise TypeError(f"Generator() takes no {', '.join(refused)}: SkyRL decides which rollouts are made.")
+        refuse("Generator", options, "SkyRL decides which rollouts are made")
         self.report = ExportReport()
         """Counts of what SkyRL has no place for, over all batches."""
         self._finished = 0
