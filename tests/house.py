@@ -44,7 +44,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "collection": (8132, 38),
     "importing": (6711, 31),
     "export": (7238, 36),
-    "trainers": (1828, 13),
+    "trainers": (1827, 13),
     "view": (7884, 40),
     "testing": (9566, 47),
     "cli": (3843, 26),
