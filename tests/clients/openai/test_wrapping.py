@@ -255,9 +255,9 @@ def test_bind_wrong_objects(kind: Kind) -> None:
 
 @pytest.mark.parametrize("name", ["vLLM", "", "sglan", 5, ["vllm"]])
 def test_unknown_engines(name: Any) -> None:
-    """An engine that is not known is an error that names the known ones; the client stays unwrapped."""
+    """An engine that is not known is an error that names the nearest, or the known ones; the client stays unwrapped."""
     client = client_of("sync")
-    with pytest.raises(ValueError, match="vllm") as error:
+    with pytest.raises(ValueError, match="vllm|sglang") as error:
         rt.wrap_openai(client, engine=name)
     assert f"engine={name!r} is not known" in str(error.value)
     assert type(client) is openai.OpenAI
