@@ -41,7 +41,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "process": (3005, 17),
     "train": (3839, 16),
     "integration": (741, 6),
-    "collection": (8132, 38),
+    "collection": (8134, 38),
     "importing": (6711, 31),
     "export": (7238, 36),
     "trainers": (1827, 13),

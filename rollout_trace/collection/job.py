@@ -33,6 +33,7 @@ class Work:
     instrument: bool = True
     engine: Any = None
     timeout: float | None = None
+    """Seconds of one attempt."""
     groups_by_name: bool = False
     """Whether group ids contain the agent's name, because several agents or models share the output."""
     artifacts: str = ""

@@ -73,6 +73,7 @@ class Rewards:
 
     parts: tuple[RewardPart, ...]
     timeout: float | None = None
+    """Seconds for each function."""
     is_single: bool = True
     """One function: what it returns is the reward, and has no name."""
 
