@@ -97,10 +97,11 @@ const soft = (...children) => el("span.soft", children);
 const link = (label, run, attributes = {}) =>
   el("button.link", { type: "button", ...attributes, on: { click: run } }, label);
 
-/** A list of terms and values; those that are not known are left out. A value may be a node. */
+/** A list of terms and values; those that are not known are left out. A value may be a node; an object of a file's is
+ *  never taken for attributes. */
 function terms(pairs) {
   const kept = pairs.filter(([, value]) => known(value) && value !== "" && value !== "-");
-  return el("dl.terms", kept.map(([term, value]) => [el("dt", term), el("dd", value)]));
+  return el("dl.terms", kept.map(([term, value]) => [el("dt", term), el("dd", {}, value)]));
 }
 
 /** A text that may be long: its beginning, and a button for more. */
