@@ -41,13 +41,13 @@ BUDGET: dict[str, tuple[int, int]] = {
     "process": (3005, 17),
     "train": (3839, 16),
     "integration": (741, 6),
-    "collection": (8134, 38),
+    "collection": (8144, 38),
     "importing": (6711, 31),
     "export": (7238, 36),
     "trainers": (1827, 13),
     "view": (7884, 40),
     "testing": (9566, 47),
-    "cli": (3843, 26),
+    "cli": (3852, 26),
 }
 """The most lines and files of each room. A change that needs more raises it here, where its reviewer reads it."""
 

@@ -62,14 +62,26 @@ def launch(args: Sequence[str]) -> int:
     """
     try:
         return start(parse(args))
-    except (ValueError, ImportError) as refusal:
+    except Refusal as refusal:
         sys.stderr.write(f"Error: {refusal}\n")
         return FAILED
 
 
 def start(given: Given) -> NoReturn:
-    """Runs the program, as ``launch`` does. Raises ValueError or ImportError for a mistake in what was given."""
+    """Runs the program, as ``launch`` does. Raises Refusal for a mistake in what was given."""
     executable, command = find_program(given.program)
+    try:
+        output = _checked(given)
+    except (ValueError, ImportError) as error:
+        raise Refusal(str(error)) from None
+    why = None if os.name == "nt" else why_unseen(executable, command)
+    if why is not None and given.fork is not None:
+        raise Refusal(f"{why}: only the calls of Python programs can be answered from a recording.")
+    _execute(executable, command, _environment(given, output, is_waited=why is not None), why, given.cli)
+
+
+def _checked(given: Given) -> str:
+    """Checks options; returns the absolute path of the output. Raises ValueError or ImportError for a mistake."""
     output = check_output(given.output)
     if given.exact_turns and given.engine is None:
         raise Refusal("--exact-turns needs the engine that takes the ids: --engine vllm")
@@ -79,10 +91,7 @@ def start(given: Given) -> NoReturn:
         from rollout_trace.clients.loopback.programs import program_of
 
         program_of((), given.cli)
-    why = None if os.name == "nt" else why_unseen(executable, command)
-    if why is not None and given.fork is not None:
-        raise Refusal(f"{why}: only the calls of Python programs can be answered from a recording.")
-    _execute(executable, command, _environment(given, output, is_waited=why is not None), why, given.cli)
+    return output
 
 
 def parse(args: Sequence[str]) -> Given:

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
@@ -94,10 +94,6 @@ class Progress:
         return self.earlier + self.ended
 
 
-_OF_TALLY = ("planned", "earlier", "ended", "retried", "left_behind", "reward_failures", "mean_reward", "n_scored")
-_OF_STREAM = ("taken", "ready", "stale", "dropped")
-
-
 class Reporter:
     """Shows the progress of one run; this one shows nothing. All methods are called in one thread."""
 
@@ -151,7 +147,6 @@ class Monitor:
         """Returns the run's progress, with this many rollouts running."""
         tally, stream, now = self._tally, self._stream, self._clock()
         self._rate.add(now, tally.ended, tally.usage.output_tokens)
-        of_stream: dict[str, Any] = {name: 0 if stream is None else getattr(stream, name) for name in _OF_STREAM}
         return Progress(
             run_id=self._run_id,
             output=self._output,
@@ -161,9 +156,22 @@ class Monitor:
             failures=_most(tally.errors),
             tokens_per_second=self._rate.tokens(),
             exact_turns=tally.exact_turns / tally.turns if tally.turns else None,
-            **{name: getattr(tally, name) for name in _OF_TALLY},
-            **{name: getattr(tally.usage, name) for name in ("calls", "input_tokens", "output_tokens", "cost")},
-            **of_stream,
+            planned=tally.planned,
+            earlier=tally.earlier,
+            ended=tally.ended,
+            retried=tally.retried,
+            left_behind=tally.left_behind,
+            reward_failures=tally.reward_failures,
+            mean_reward=tally.mean_reward,
+            n_scored=tally.n_scored,
+            calls=tally.usage.calls,
+            input_tokens=tally.usage.input_tokens,
+            output_tokens=tally.usage.output_tokens,
+            cost=tally.usage.cost,
+            taken=0 if stream is None else stream.taken,
+            ready=0 if stream is None else stream.ready,
+            stale=0 if stream is None else stream.stale,
+            dropped=0 if stream is None else stream.dropped,
             elapsed=now - self._began,
             eta=self._eta(),
             latest_failure=self._latest_failure,

@@ -172,15 +172,17 @@ class Tally:
             time_to_first_token=_percentiles(self._first_tokens),
             without_ids=dict(self.without_ids.most_common()),
             seconds=seconds,
-            **{name: getattr(self, name) for name in _AS_THEY_ARE},
+            planned=self.planned,
+            earlier=self.earlier,
+            attempts=self.attempts,
+            retried=self.retried,
+            left_behind=self.left_behind,
+            reward_failures=self.reward_failures,
+            steps=self.steps,
+            steps_with_ids=self.steps_with_ids,
+            drift=self.drift,
+            drifted=self.drifted,
         )
-
-
-_AS_THEY_ARE = (
-    *("planned", "earlier", "attempts", "retried", "left_behind", "reward_failures"),
-    *("steps", "steps_with_ids", "drift", "drifted"),
-)
-"""Counts that the summary has under the same names."""
 
 
 def _percentiles(values: Numbers) -> Percentiles | None:
